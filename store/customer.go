@@ -1,0 +1,132 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/mail"
+	"regexp"
+	"time"
+)
+
+// Tier is what a customer has bought: webhooks and the feed are for paid ones.
+type Tier string
+
+// The tiers. There are no others.
+const (
+	TierFree Tier = "free"
+	TierPaid Tier = "paid"
+)
+
+// Valid reports whether t is a tier.
+func (t Tier) Valid() bool { return t == TierFree || t == TierPaid }
+
+// Customer is a tenant.
+type Customer struct {
+	CustomerID string     `json:"customer_id"`
+	Tier       Tier       `json:"tier"`
+	Email      string     `json:"email,omitempty"`       // the owner's contact for notices
+	Beta       bool       `json:"beta,omitempty"`        // takes part in JPINTEL_WEBHOOK_ROLLOUT=beta
+	DailyLimit int64      `json:"daily_limit,omitempty"` // API calls a day; 0: no limit
+	OptedOutAt *time.Time `json:"opted_out_at,omitempty"`
+	CreatedAt  time.Time  `json:"created_at"`
+}
+
+// customerID leaves out what would need escaping in a path or a log line.
+var customerID = regexp.MustCompile(`^[A-Za-z0-9_.:@+-]{1,64}$`)
+
+func (c Customer) validate() error {
+	if !customerID.MatchString(c.CustomerID) {
+		return Errorf(CodeInvalid, "customer_id: want 1 to 64 letters, digits or _ . : @ + -")
+	}
+	if !c.Tier.Valid() {
+		return Errorf(CodeInvalid, "tier: want free or paid")
+	}
+	if c.Email != "" {
+		if a, err := mail.ParseAddress(c.Email); err != nil || a.Address != c.Email {
+			return Errorf(CodeInvalid, "email: want a plain address like ops@example.com")
+		}
+	}
+	if c.DailyLimit < 0 {
+		return Errorf(CodeInvalid, "daily_limit: want a positive number of calls a day, or none")
+	}
+	return nil
+}
+
+// CreateCustomer adds a customer. The same id again with the same values is
+// the same customer, and created is false; with other values it is a conflict.
+func CreateCustomer(tx *Tx, c Customer) (stored Customer, created bool, err error) {
+	if err := c.validate(); err != nil {
+		return c, false, err
+	}
+	n, err := tx.Update(`
+		INSERT INTO customers (customer_id, tier, email, beta, daily_limit, created_at_ms)
+		VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`,
+		c.CustomerID, c.Tier, nullable(c.Email), boolInt(c.Beta), nullable(c.DailyLimit), tx.NowMS())
+	if err != nil {
+		return c, false, fmt.Errorf("adding customer: %w", err)
+	}
+	stored, err = GetCustomer(tx, c.CustomerID)
+	if err != nil {
+		return c, false, err
+	}
+	if n == 0 && (stored.Tier != c.Tier || stored.Email != c.Email || stored.Beta != c.Beta || stored.DailyLimit != c.DailyLimit) {
+		return stored, false, Errorf(CodeConflict, "customer %s exists with other values", c.CustomerID)
+	}
+	return stored, n == 1, nil
+}
+
+const customerColumns = `customer_id, tier, COALESCE(email, ''), beta, COALESCE(daily_limit, 0), opted_out_at_ms, created_at_ms`
+
+func scanCustomer(row interface{ Scan(...any) error }) (Customer, error) {
+	var c Customer
+	var optedOut sql.NullInt64
+	var created int64
+	err := row.Scan(&c.CustomerID, &c.Tier, &c.Email, &c.Beta, &c.DailyLimit, &optedOut, &created)
+	c.CreatedAt = FromMS(created)
+	if optedOut.Valid {
+		at := FromMS(optedOut.Int64)
+		c.OptedOutAt = &at
+	}
+	return c, err
+}
+
+// GetCustomer reads a customer.
+func GetCustomer(q Querier, id string) (Customer, error) {
+	c, err := scanCustomer(q.QueryRow(`SELECT `+customerColumns+` FROM customers WHERE customer_id = $1`, id))
+	if errors.Is(err, sql.ErrNoRows) {
+		return c, Errorf(CodeNotFound, "customer %s not found", id)
+	}
+	if err != nil {
+		return c, fmt.Errorf("reading customer: %w", err)
+	}
+	return c, nil
+}
+
+// ListCustomers reads customers in the order of their ids, after the given
+// one, limit at most.
+func ListCustomers(ctx context.Context, db *DB, after string, limit int) ([]Customer, error) {
+	rows, err := db.Reader(ctx).Query(`
+		SELECT `+customerColumns+` FROM customers WHERE customer_id > $1 ORDER BY customer_id LIMIT $2`, after, limit)
+	if err != nil {
+		return nil, fmt.Errorf("listing customers: %w", err)
+	}
+	return Collect(rows, func(r *sql.Rows) (Customer, error) { return scanCustomer(r) })
+}
+
+// SetTier changes a customer's tier; changed is false where it had it already.
+// What hangs on the tier is for the caller to change in the same transaction.
+func SetTier(tx *Tx, id string, tier Tier) (changed bool, err error) {
+	if !tier.Valid() {
+		return false, Errorf(CodeInvalid, "tier: want free or paid")
+	}
+	if _, err := GetCustomer(tx, id); err != nil {
+		return false, err
+	}
+	n, err := tx.Update(`UPDATE customers SET tier = $1 WHERE customer_id = $2 AND tier <> $1`, tier, id)
+	if err != nil {
+		return false, fmt.Errorf("setting the tier: %w", err)
+	}
+	return n == 1, nil
+}

@@ -1,0 +1,317 @@
+package store
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// maxBatch bounds the callers of one transaction: enough to share one sync
+	// among all that wait, few enough that the first of them waits milliseconds.
+	maxBatch = 512
+	// backgroundShare: a background step joins at least every fourth
+	// transaction, so that fan-out keeps up with those who publish.
+	backgroundShare = 4
+	// maxStatements bounds the prepared statements; query texts are constants,
+	// so a door that meets more of them is misused and merely gets slower.
+	maxStatements = 512
+)
+
+// door is the one goroutine that writes.
+type door struct {
+	db         *DB
+	conn       *sql.Conn
+	stmts      map[string]*sql.Stmt
+	foreground chan *call
+	background chan *call
+	batches    int // since the last background step
+	bump       bool
+	fatal      func(error)
+	log        *slog.Logger
+
+	closing sync.RWMutex // held for reading while a call is being queued
+	closed  bool
+	quit    chan struct{}
+	done    chan struct{}
+}
+
+// call is one caller's function on its way through the door.
+type call struct {
+	fn     func(*Tx) error
+	state  atomic.Int32
+	answer chan struct{} // closed when the rest is final
+	err    error
+	panics any
+}
+
+const (
+	callQueued int32 = iota
+	callRunning
+	callWithdrawn
+)
+
+var errClosed = &Error{Code: CodeUnavailable, Message: "the store is closing, try again"}
+
+func openDoor(db *DB, opt Options) (*door, error) {
+	// No context of a caller ever reaches this connection: one that ended in
+	// the middle of a statement would roll back everybody's work.
+	conn, err := db.writer.Conn(context.Background())
+	if err != nil {
+		return nil, fmt.Errorf("opening the writer: %w", err)
+	}
+	d := &door{
+		db: db, conn: conn, stmts: map[string]*sql.Stmt{}, bump: !opt.Server, fatal: opt.Fatal, log: opt.Logger,
+		foreground: make(chan *call, maxBatch), background: make(chan *call, 16),
+		quit: make(chan struct{}), done: make(chan struct{}),
+	}
+	go d.run()
+	return d, nil
+}
+
+func (d *door) do(ctx context.Context, queue chan<- *call, fn func(*Tx) error) error {
+	c := &call{fn: fn, answer: make(chan struct{})}
+	if err := d.enqueue(ctx, queue, c); err != nil {
+		return err
+	}
+	select {
+	case <-c.answer:
+	case <-ctx.Done():
+		if c.state.CompareAndSwap(callQueued, callWithdrawn) {
+			return context.Cause(ctx)
+		}
+		<-c.answer
+	}
+	if c.panics != nil {
+		panic(c.panics)
+	}
+	return c.err
+}
+
+func (d *door) enqueue(ctx context.Context, queue chan<- *call, c *call) error {
+	d.closing.RLock()
+	defer d.closing.RUnlock()
+	if d.closed {
+		return errClosed
+	}
+	select {
+	case queue <- c:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (d *door) close() error {
+	d.closing.Lock()
+	first := !d.closed
+	d.closed = true
+	d.closing.Unlock()
+	if first {
+		close(d.quit)
+	}
+	<-d.done
+	var errs []error
+	for _, stmt := range d.stmts {
+		errs = append(errs, stmt.Close())
+	}
+	clear(d.stmts)
+	if first {
+		_, err := d.conn.ExecContext(context.Background(), "PRAGMA wal_checkpoint(TRUNCATE)")
+		errs = append(errs, err, d.conn.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (d *door) run() {
+	defer close(d.done)
+	for {
+		batch := d.next()
+		if batch == nil {
+			return
+		}
+		d.transact(batch)
+	}
+}
+
+// next waits for work and takes all of it that is there: no lingering. It
+// returns nil when the door is closed and both queues are empty.
+func (d *door) next() []*call {
+	var batch []*call
+	select {
+	case c := <-d.foreground:
+		batch = append(batch, c)
+	default:
+		select {
+		case c := <-d.foreground:
+			batch = append(batch, c)
+		case c := <-d.background:
+			d.batches = 0
+			return []*call{c}
+		case <-d.quit:
+			return d.rest()
+		}
+	}
+	for len(batch) < maxBatch {
+		select {
+		case c := <-d.foreground:
+			batch = append(batch, c)
+			continue
+		default:
+		}
+		break
+	}
+	if d.batches++; d.batches >= backgroundShare {
+		select {
+		case c := <-d.background:
+			d.batches = 0
+			batch = append(batch, c)
+		default:
+		}
+	}
+	return batch
+}
+
+// rest takes what was queued before the door closed.
+func (d *door) rest() []*call {
+	select {
+	case c := <-d.foreground:
+		return []*call{c}
+	case c := <-d.background:
+		return []*call{c}
+	default:
+		return nil
+	}
+}
+
+// transact runs a batch in one transaction and answers everyone in it.
+func (d *door) transact(batch []*call) {
+	running := batch[:0]
+	for _, c := range batch {
+		if c.state.CompareAndSwap(callQueued, callRunning) {
+			running = append(running, c)
+		}
+	}
+	if len(running) == 0 {
+		return
+	}
+	wakes, err := d.commit(running)
+	if err != nil {
+		d.log.Error("store_batch_failed", "error", err, "calls", len(running))
+	}
+	for _, wake := range wakes {
+		wake()
+	}
+	for _, c := range running {
+		if err != nil && c.err == nil && c.panics == nil {
+			c.err = unavailable(err)
+		}
+		close(c.answer)
+	}
+}
+
+// commit returns what is to be woken, or why nothing of the batch happened.
+func (d *door) commit(batch []*call) (wakes []func(), err error) {
+	if _, err := d.exec("BEGIN IMMEDIATE"); err != nil {
+		return nil, fmt.Errorf("beginning: %w", err)
+	}
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	changed := false
+	for _, c := range batch {
+		tx := &Tx{Now: now, door: d}
+		c.err = d.savepoint(tx, c)
+		if tx.lost {
+			_, _ = d.exec("ROLLBACK") // fails where SQLite has done it
+			return nil, fmt.Errorf("%w: %w", errTxLost, c.err)
+		}
+		if c.err == nil && c.panics == nil {
+			changed = true
+			wakes = append(wakes, tx.commit...)
+		}
+	}
+	if changed && d.bump {
+		if _, err := d.exec("UPDATE control SET version = version + 1"); err != nil {
+			_, _ = d.exec("ROLLBACK")
+			return nil, fmt.Errorf("bumping the control row: %w", err)
+		}
+	}
+	if _, err := d.exec("COMMIT"); err != nil {
+		if commitUnknown(err) {
+			d.fatal(fmt.Errorf("committing: %w", err))
+		}
+		_, _ = d.exec("ROLLBACK")
+		return nil, fmt.Errorf("committing: %w", err)
+	}
+	return wakes, nil
+}
+
+// savepoint runs one caller's function and undoes it if it fails. It sets
+// tx.lost when it finds itself outside of the transaction.
+func (d *door) savepoint(tx *Tx, c *call) error {
+	if _, err := d.exec("SAVEPOINT caller"); err != nil {
+		tx.lost = true
+		return err
+	}
+	err := d.call(tx, c)
+	tx.over = true
+	if tx.lost {
+		return err
+	}
+	if err != nil || c.panics != nil {
+		if _, err := d.exec("ROLLBACK TO caller"); err != nil {
+			tx.lost = true
+			return err
+		}
+	}
+	if _, releaseErr := d.exec("RELEASE caller"); releaseErr != nil {
+		tx.lost = true
+		return releaseErr
+	}
+	return err
+}
+
+func (d *door) call(tx *Tx, c *call) error {
+	defer func() { c.panics = recover() }()
+	return c.fn(tx)
+}
+
+func (d *door) exec(query string) (sql.Result, error) {
+	stmt, err := d.prepared(query)
+	if err != nil {
+		return nil, err
+	}
+	return stmt.Exec()
+}
+
+func (d *door) prepared(query string) (*sql.Stmt, error) {
+	if stmt, ok := d.stmts[query]; ok {
+		return stmt, nil
+	}
+	stmt, err := d.conn.PrepareContext(context.Background(), query)
+	if err != nil {
+		return nil, err
+	}
+	if len(d.stmts) >= maxStatements {
+		for text, old := range d.stmts {
+			old.Close()
+			delete(d.stmts, text)
+			break
+		}
+	}
+	d.stmts[query] = stmt
+	return stmt, nil
+}
+
+// inTransaction asks SQLite: BEGIN inside a transaction is refused.
+func (d *door) inTransaction() bool {
+	if _, err := d.exec("BEGIN"); err != nil {
+		return true
+	}
+	_, _ = d.exec("ROLLBACK")
+	return false
+}

@@ -1,0 +1,155 @@
+package store
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"jpintel/migrations"
+)
+
+// migrate brings the schema up to date: each step in its own transaction,
+// recorded with its hash. A process that is no server must not change the
+// schema under one that is.
+func (db *DB) migrate(ctx context.Context, server bool) error {
+	all, err := migrations.All()
+	if err != nil {
+		return err
+	}
+	applied, err := db.history(ctx, all)
+	if err != nil || applied == len(all) {
+		return err
+	}
+	if !server {
+		lock, err := acquireLock(db.path+".lock", db.BootID)
+		if errors.Is(err, ErrLocked) {
+			return fmt.Errorf("schema is at %d, this program knows %d: restart the server with this version first (%w)", applied, len(all), err)
+		}
+		if err != nil {
+			return err
+		}
+		defer lock.release()
+	}
+	for _, m := range all[applied:] {
+		if err := db.apply(ctx, m); err != nil {
+			return fmt.Errorf("migration %s: %w", m.Name, err)
+		}
+	}
+	return nil
+}
+
+// history verifies what ran on this file and returns how many steps that were.
+func (db *DB) history(ctx context.Context, all []migrations.Migration) (int, error) {
+	if _, err := db.writer.ExecContext(ctx, `
+		CREATE TABLE IF NOT EXISTS schema_migrations (
+		  version       INTEGER PRIMARY KEY,
+		  name          TEXT    NOT NULL,
+		  sha256        TEXT    NOT NULL,
+		  applied_at_ms INTEGER NOT NULL
+		) STRICT`); err != nil {
+		return 0, fmt.Errorf("reading the schema's history: %w", err)
+	}
+	done, err := Migrations(ctx, db.writer)
+	if err != nil {
+		return 0, err
+	}
+	for i, m := range done {
+		switch {
+		case i >= len(all):
+			return 0, fmt.Errorf("the file's schema is at %d (%s), this program knows %d: use the newer program", len(done), done[len(done)-1].Name, len(all))
+		case m.Version != all[i].Version || m.Name != all[i].Name || m.Hash != all[i].Hash:
+			return 0, fmt.Errorf("migration %d ran on this file as %s (%.8s…) and is %s (%.8s…) in this program: a released migration must never be edited", m.Version, m.Name, m.Hash, all[i].Name, all[i].Hash)
+		}
+	}
+	return len(done), nil
+}
+
+// Applied is a migration that ran on a file.
+type Applied struct {
+	migrations.Migration
+	At time.Time
+}
+
+// Migrations lists what ran on a file, in order; SQL is left empty.
+func Migrations(ctx context.Context, db *sql.DB) ([]Applied, error) {
+	rows, err := db.QueryContext(ctx, `SELECT version, name, sha256, applied_at_ms FROM schema_migrations ORDER BY version`)
+	if err != nil {
+		return nil, fmt.Errorf("reading the schema's history: %w", err)
+	}
+	defer rows.Close()
+	var all []Applied
+	for rows.Next() {
+		var m Applied
+		var at int64
+		if err := rows.Scan(&m.Version, &m.Name, &m.Hash, &at); err != nil {
+			return nil, fmt.Errorf("reading the schema's history: %w", err)
+		}
+		m.At = time.UnixMilli(at).UTC()
+		all = append(all, m)
+	}
+	return all, rows.Err()
+}
+
+// Migrations lists what ran on this file, in order.
+func (db *DB) Migrations(ctx context.Context) ([]Applied, error) { return Migrations(ctx, db.reader) }
+
+func (db *DB) apply(ctx context.Context, m migrations.Migration) error {
+	tx, err := db.writer.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if _, err := tx.ExecContext(ctx, m.SQL); err != nil {
+		return err
+	}
+	now := time.Now().UnixMilli()
+	if m.Version == 1 {
+		if err := db.layControl(ctx, tx, now); err != nil {
+			return err
+		}
+	}
+	if _, err := tx.ExecContext(ctx, `INSERT INTO schema_migrations (version, name, sha256, applied_at_ms) VALUES ($1, $2, $3, $4)`,
+		m.Version, m.Name, m.Hash, now); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+func (db *DB) layControl(ctx context.Context, tx *sql.Tx, now int64) error {
+	epoch := make([]byte, 6)
+	rand.Read(epoch) // never fails
+	_, err := tx.ExecContext(ctx, `INSERT INTO control (id, version, epoch, created_at_ms) VALUES (1, 1, $1, $2)`, hex.EncodeToString(epoch), now)
+	return err
+}
+
+const keyCheck = "jpintel key check"
+
+// checkKeys refuses to go on with keys that are not this file's: a wrong salt
+// would turn every API key away, a wrong master key every delivery. The first
+// opening with keys records what they are recognised by.
+func (db *DB) checkKeys(ctx context.Context) error {
+	if db.Keys == nil {
+		return nil
+	}
+	var sealed, hash []byte
+	if err := db.writer.QueryRowContext(ctx, `SELECT key_check, salt_check FROM control WHERE id = 1`).Scan(&sealed, &hash); err != nil {
+		return fmt.Errorf("reading the control row: %w", err)
+	}
+	if hash == nil {
+		_, err := db.writer.ExecContext(ctx, `UPDATE control SET key_check = $1, salt_check = $2 WHERE id = 1 AND salt_check IS NULL`,
+			db.Keys.Seal([]byte(keyCheck), keyCheck), db.Keys.Hash(keyCheck))
+		return err
+	}
+	if !hmac.Equal(hash, db.Keys.Hash(keyCheck)) {
+		return errors.New("JPINTEL_API_KEY_SALT is not the one this file was made with: every API key would be refused")
+	}
+	if _, err := db.Keys.Unseal(sealed, keyCheck); err != nil {
+		return fmt.Errorf("JPINTEL_MASTER_KEY does not open this file's secrets: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,48 @@
+package store
+
+import (
+	"database/sql"
+	"time"
+)
+
+// FromMS reads a stored instant.
+func FromMS(ms int64) time.Time { return time.UnixMilli(ms).UTC() }
+
+func fromNullMS(ms sql.NullInt64) *time.Time {
+	if !ms.Valid {
+		return nil
+	}
+	t := FromMS(ms.Int64)
+	return &t
+}
+
+// Collect reads all rows and closes them. The result is never nil, so that an
+// empty list is [] and not null in JSON.
+func Collect[T any](rows *sql.Rows, scan func(*sql.Rows) (T, error)) ([]T, error) {
+	defer rows.Close()
+	all := []T{}
+	for rows.Next() {
+		v, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, v)
+	}
+	return all, rows.Err()
+}
+
+// nullable stores the zero value as NULL.
+func nullable[T comparable](v T) any {
+	var zero T
+	if v == zero {
+		return nil
+	}
+	return v
+}
+
+func boolInt(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,119 @@
+// Package storetest gives tests a real file and reads its invariants.
+package storetest
+
+import (
+	"context"
+	"path/filepath"
+	"testing"
+
+	"jpintel/store"
+)
+
+// MasterKeys and Salt are the keys of test files.
+const (
+	MasterKeys = "test:000102030405060708090a0b0c0d0e0f101112131415161718191a1b1c1d1e1f"
+	Salt       = "a salt for tests only"
+)
+
+// Keys returns the keyring of test files.
+func Keys(t testing.TB) *store.Keyring {
+	t.Helper()
+	keys, err := store.ParseKeyring(MasterKeys, Salt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
+// New opens a new file in a temporary directory, as its server; the test's end
+// checks its invariants and closes it.
+func New(t testing.TB) *store.DB {
+	t.Helper()
+	return Open(t, filepath.Join(t.TempDir(), "jpintel.db"))
+}
+
+// Open opens the file at path, as its server.
+func Open(t testing.TB, path string) *store.DB {
+	t.Helper()
+	db, err := store.Open(context.Background(), path, store.Options{
+		Server: true, Keys: Keys(t), Fatal: func(err error) { t.Errorf("the store had to give up: %v", err) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if !t.Failed() {
+			Check(t, db)
+		}
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return db
+}
+
+// Customer adds a customer and returns its id and an API key.
+func Customer(t testing.TB, db *store.DB, id string, tier store.Tier) (string, string) {
+	t.Helper()
+	var text string
+	if err := db.Write(context.Background(), func(tx *store.Tx) error {
+		if _, _, err := store.CreateCustomer(tx, store.Customer{CustomerID: id, Tier: tier}); err != nil {
+			return err
+		}
+		var err error
+		_, text, err = store.CreateAPIKey(tx, id)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return id, text
+}
+
+// invariants are queries that find nothing in a sound file, whatever has been
+// going on and wherever it was killed.
+var invariants = map[string]string{
+	"the file is whole": `SELECT integrity_check FROM pragma_integrity_check WHERE integrity_check <> 'ok'`,
+	"references hold":   `SELECT "table" || ' row ' || rowid FROM pragma_foreign_key_check`,
+	"a delivery is of an event that its subscription's customer may see": `
+		SELECT d.delivery_id FROM webhook_deliveries d JOIN outbox_events e ON e.seq = d.event_seq
+		JOIN webhook_subscriptions s ON s.sub_seq = d.sub_seq
+		WHERE e.customer_id IS NOT NULL AND e.customer_id <> s.customer_id`,
+	"a delivery is of an event later than its subscription": `
+		SELECT d.delivery_id FROM webhook_deliveries d JOIN webhook_subscriptions s ON s.sub_seq = d.sub_seq
+		WHERE d.event_seq <= s.since_seq AND s.generation = 1`,
+	"attempts are numbered from 1 without gaps, and counted": `
+		SELECT d.delivery_id FROM webhook_deliveries d
+		LEFT JOIN webhook_attempts a ON a.delivery_seq = d.delivery_seq
+		GROUP BY d.delivery_seq HAVING d.attempt_count <> COUNT(a.attempt) OR COALESCE(MAX(a.attempt), 0) <> d.attempt_count`,
+	"a successful delivery ends with a 2xx": `
+		SELECT d.delivery_id FROM webhook_deliveries d
+		LEFT JOIN webhook_attempts a ON a.delivery_seq = d.delivery_seq AND a.attempt = d.attempt_count
+		WHERE d.status = 'success' AND (a.status IS NULL OR a.status NOT BETWEEN 200 AND 299)`,
+	"a customer has at most 20 active subscriptions": `
+		SELECT customer_id FROM webhook_subscriptions WHERE disabled_at_ms IS NULL GROUP BY customer_id HAVING COUNT(*) > 20`,
+	"a filter matches a program once": `
+		SELECT filter_id || ' ' || unified_id FROM filter_matches GROUP BY filter_id, unified_id HAVING COUNT(*) > 1`,
+}
+
+// Check fails the test for every invariant that does not hold.
+func Check(t testing.TB, db *store.DB) {
+	t.Helper()
+	for name, query := range invariants {
+		rows, err := db.Reader(context.Background()).Query(query)
+		if err != nil {
+			t.Errorf("invariant %q: %v", name, err)
+			continue
+		}
+		for rows.Next() {
+			var what string
+			if err := rows.Scan(&what); err != nil {
+				t.Errorf("invariant %q: %v", name, err)
+			}
+			t.Errorf("invariant broken: %s: %s", name, what)
+		}
+		rows.Close()
+		if err := rows.Err(); err != nil {
+			t.Errorf("invariant %q: %v", name, err)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package webhook
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"jpintel/store"
+)
+
+// maxData is the most bytes that an event's data may have.
+const maxData = 64 << 10
+
+// createdAtLayout is envelope v1's created_at: whole seconds with the offset.
+const createdAtLayout = "2006-01-02T15:04:05-07:00"
+
+// Outbox is where events enter. There is one per process; who changes state
+// holds it and publishes in the state's own transaction.
+type Outbox struct{ committed chan struct{} }
+
+// NewOutbox returns an outbox.
+func NewOutbox() *Outbox { return &Outbox{committed: make(chan struct{}, 1)} }
+
+// Committed receives after events of this process were committed: many
+// commits may share one signal.
+func (o *Outbox) Committed() <-chan struct{} { return o.committed }
+
+func (o *Outbox) wake() {
+	select {
+	case o.committed <- struct{}{}:
+	default: // somebody is about to look anyway
+	}
+}
+
+// Publish writes the event that reports the state which tx changes: both are
+// committed or neither is. It returns the event's id, which stays the same on
+// every attempt, retry and replay. Only catalogued payloads that satisfy their
+// schema can be published; an error here is the publisher's mistake.
+func (o *Outbox) Publish(ctx context.Context, tx *store.Tx, p Payload) (string, error) {
+	entry, ok := catalogue[p.Type()]
+	if !ok || entry.Scope == ScopeNone {
+		return "", fmt.Errorf("publishing %s: not an event type", p.Type())
+	}
+	if (entry.Scope == ScopeCustomer) != (p.Customer() != "") {
+		return "", fmt.Errorf("publishing %s: customer %q does not fit the scope %q", p.Type(), p.Customer(), entry.Scope)
+	}
+	data, err := marshal(p)
+	if err != nil {
+		return "", fmt.Errorf("publishing %s: %w", p.Type(), err)
+	}
+	if len(data) > maxData {
+		return "", store.Errorf(store.CodeTooLarge, "data: %d bytes, at most %d", len(data), maxData)
+	}
+	if err := entry.validate(data); err != nil {
+		return "", fmt.Errorf("publishing %s: %w", p.Type(), err)
+	}
+	attributes := []byte("{}")
+	if a, ok := p.(interface{ filterAttributes() Attributes }); ok && len(a.filterAttributes()) > 0 {
+		if attributes, err = json.Marshal(a.filterAttributes()); err != nil {
+			return "", fmt.Errorf("publishing %s: %w", p.Type(), err)
+		}
+	}
+	id := tx.NewID("evt")
+	_, err = tx.Exec(`
+		INSERT INTO outbox_events (event_id, event_type, customer_id, subject_type, subject_id, occurred_at_ms,
+		  created_at, created_at_ms, schema_version, request_id, attributes, data)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
+		id, p.Type(), nullString(p.Customer()), entry.Subject, p.SubjectID(), tx.NowMS(),
+		tx.Local().Format(createdAtLayout), tx.NowMS(), schemaVersion, nullString(store.RequestID(ctx)), string(attributes), data)
+	if err != nil {
+		return "", fmt.Errorf("publishing %s: %w", p.Type(), err)
+	}
+	tx.AfterCommit(o.wake)
+	return id, nil
+}
+
+func nullString(s string) any {
+	if s == "" {
+		return nil
+	}
+	return s
+}
