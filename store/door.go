@@ -109,23 +109,16 @@ func (d *door) enqueue(ctx context.Context, queue chan<- *call, c *call) error {
 
 func (d *door) close() error {
 	d.closing.Lock()
-	first := !d.closed
 	d.closed = true
 	d.closing.Unlock()
-	if first {
-		close(d.quit)
-	}
+	close(d.quit)
 	<-d.done
 	var errs []error
 	for _, stmt := range d.stmts {
 		errs = append(errs, stmt.Close())
 	}
-	clear(d.stmts)
-	if first {
-		_, err := d.conn.ExecContext(context.Background(), "PRAGMA wal_checkpoint(TRUNCATE)")
-		errs = append(errs, err, d.conn.Close())
-	}
-	return errors.Join(errs...)
+	_, err := d.conn.ExecContext(context.Background(), "PRAGMA wal_checkpoint(TRUNCATE)")
+	return errors.Join(append(errs, err, d.conn.Close())...)
 }
 
 func (d *door) run() {
@@ -208,8 +201,8 @@ func (d *door) transact(batch []*call) {
 		wake()
 	}
 	for _, c := range running {
-		if err != nil && c.err == nil && c.panics == nil {
-			c.err = unavailable(err)
+		if err != nil && c.panics == nil {
+			c.err = unavailable(err) // its own error too hangs on what never was
 		}
 		close(c.answer)
 	}
@@ -217,6 +210,7 @@ func (d *door) transact(batch []*call) {
 
 // commit returns what is to be woken, or why nothing of the batch happened.
 func (d *door) commit(batch []*call) (wakes []func(), err error) {
+	d.trim()
 	if _, err := d.exec("BEGIN IMMEDIATE"); err != nil {
 		return nil, fmt.Errorf("beginning: %w", err)
 	}
@@ -225,9 +219,9 @@ func (d *door) commit(batch []*call) (wakes []func(), err error) {
 	for _, c := range batch {
 		tx := &Tx{Now: now, door: d}
 		c.err = d.savepoint(tx, c)
-		if tx.lost {
+		if tx.lost != nil {
 			_, _ = d.exec("ROLLBACK") // fails where SQLite has done it
-			return nil, fmt.Errorf("%w: %w", errTxLost, c.err)
+			return nil, fmt.Errorf("%w: %w", errTxLost, tx.lost)
 		}
 		if c.err == nil && c.panics == nil {
 			changed = true
@@ -254,23 +248,26 @@ func (d *door) commit(batch []*call) (wakes []func(), err error) {
 // tx.lost when it finds itself outside of the transaction.
 func (d *door) savepoint(tx *Tx, c *call) error {
 	if _, err := d.exec("SAVEPOINT caller"); err != nil {
-		tx.lost = true
+		tx.lost = err
 		return err
 	}
 	err := d.call(tx, c)
-	tx.over = true
-	if tx.lost {
+	tx.end()
+	if tx.lost != nil {
 		return err
 	}
 	if err != nil || c.panics != nil {
 		if _, err := d.exec("ROLLBACK TO caller"); err != nil {
-			tx.lost = true
+			tx.lost = err
 			return err
 		}
 	}
 	if _, releaseErr := d.exec("RELEASE caller"); releaseErr != nil {
-		tx.lost = true
+		tx.lost = releaseErr
 		return releaseErr
+	}
+	if isFull(err) {
+		return unavailable(err)
 	}
 	return err
 }
@@ -296,15 +293,20 @@ func (d *door) prepared(query string) (*sql.Stmt, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(d.stmts) >= maxStatements {
-		for text, old := range d.stmts {
-			old.Close()
-			delete(d.stmts, text)
-			break
-		}
-	}
 	d.stmts[query] = stmt
 	return stmt, nil
+}
+
+// trim drops the prepared statements when they are too many. It runs between
+// transactions: rows that are still being read would lose their statement.
+func (d *door) trim() {
+	if len(d.stmts) <= maxStatements {
+		return
+	}
+	for _, stmt := range d.stmts {
+		stmt.Close()
+	}
+	clear(d.stmts)
 }
 
 // inTransaction asks SQLite: BEGIN inside a transaction is refused.

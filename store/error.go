@@ -65,6 +65,12 @@ func IsUnique(err error) bool {
 	return ok && (e.Code() == sqlite3.SQLITE_CONSTRAINT_UNIQUE || e.Code() == sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY)
 }
 
+// isFull reports whether the disk had no room for a statement.
+func isFull(err error) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && e.Code()&0xff == sqlite3.SQLITE_FULL
+}
+
 // commitUnknown reports whether a failed COMMIT may have reached the disk all
 // the same: after an I/O error nobody can tell, and the only honest way on is
 // to start again from what the file says. Every other failure is a "no".

@@ -26,14 +26,20 @@ func (db *DB) migrate(ctx context.Context, server bool) error {
 		return err
 	}
 	if !server {
-		lock, err := acquireLock(db.path+".lock", db.BootID)
-		if errors.Is(err, ErrLocked) {
-			return fmt.Errorf("schema is at %d, this program knows %d: restart the server with this version first (%w)", applied, len(all), err)
+		lock, lockErr := acquireLock(db.path+".lock", db.BootID)
+		if lockErr == nil {
+			defer lock.release()
 		}
-		if err != nil {
+		// Whoever held the lock may have migrated while this one waited.
+		if applied, err = db.history(ctx, all); err != nil || applied == len(all) {
 			return err
 		}
-		defer lock.release()
+		if errors.Is(lockErr, ErrLocked) {
+			return fmt.Errorf("schema is at %d, this program knows %d: restart the server with this version first (%w)", applied, len(all), lockErr)
+		}
+		if lockErr != nil {
+			return lockErr
+		}
 	}
 	for _, m := range all[applied:] {
 		if err := db.apply(ctx, m); err != nil {

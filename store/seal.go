@@ -73,7 +73,8 @@ func (k *Keyring) Unseal(sealed []byte, context string) ([]byte, error) {
 	if len(sealed) < 2 || sealed[0] != sealFormat || len(sealed) < 2+int(sealed[1]) {
 		return nil, errors.New("not a sealed value")
 	}
-	id, rest := string(sealed[2:2+sealed[1]]), sealed[2+sealed[1]:]
+	end := 2 + int(sealed[1])
+	id, rest := string(sealed[2:end]), sealed[end:]
 	gcm, ok := k.gcm[id]
 	if !ok {
 		return nil, fmt.Errorf("sealed with master key %q, which is not configured", id)

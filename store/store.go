@@ -71,6 +71,9 @@ type DB struct {
 	lock   *lock
 	ids    *ids
 	stmts  sync.Map // query text → *sql.Stmt on the reader pool
+
+	closing  sync.Once
+	closeErr error
 }
 
 func init() {
@@ -107,7 +110,7 @@ func Open(ctx context.Context, path string, opt Options) (*DB, error) {
 }
 
 func (db *DB) open(ctx context.Context, opt Options) error {
-	if err := createFile(ctx, db.path); err != nil {
+	if err := db.create(ctx); err != nil {
 		return err
 	}
 	var err error
@@ -137,38 +140,56 @@ func dsn(path, extra string) string {
 		"&_pragma=journal_size_limit(67108864)&" + extra
 }
 
-// createFile lays an empty database: the mode before anything is in it (SQLite
-// gives its side files the mode of the main one), and the pragmas that only
-// hold for a file without tables.
-func createFile(ctx context.Context, path string) error {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
-	if errors.Is(err, os.ErrExist) {
-		info, err := os.Stat(path)
-		if err != nil {
-			return fmt.Errorf("opening %s: %w", path, err)
-		}
-		if info.Mode().Perm()&0o077 != 0 {
-			if err := os.Chmod(path, 0o600); err != nil {
-				return fmt.Errorf("closing %s to others: %w", path, err)
-			}
-		}
-		if info.Size() > 0 {
-			return nil
-		}
-	} else if err != nil {
-		return fmt.Errorf("creating %s: %w", path, err)
-	} else if err := file.Close(); err != nil {
-		return fmt.Errorf("creating %s: %w", path, err)
+// create makes an empty database where there is no file. It is laid under a
+// name of this process alone and gets its own when it is complete: another
+// process finds a whole file or none.
+func (db *DB) create(ctx context.Context) error {
+	info, err := os.Stat(db.path)
+	if err == nil && info.Size() > 0 {
+		return tighten(db.path)
 	}
-	return layPragmas(ctx, path)
+	if err == nil {
+		return errors.Join(tighten(db.path), layPragmas(ctx, db.path))
+	}
+	name := db.path + "." + db.BootID
+	defer os.Remove(name)
+	// The mode comes before the content; SQLite gives its side files the mode
+	// of the main one.
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return fmt.Errorf("creating %s: %w", db.path, err)
+	}
+	file.Close()
+	if err := layPragmas(ctx, name); err != nil {
+		return err
+	}
+	if err := os.Link(name, db.path); err != nil && !errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("creating %s: %w", db.path, err)
+	}
+	return nil
 }
 
+// tighten takes a file that is there from everyone else, and with it the side
+// files that a crash left.
+func tighten(path string) error {
+	for _, name := range []string{path, path + "-wal", path + "-shm"} {
+		info, err := os.Stat(name)
+		if err == nil && info.Mode().Perm()&0o077 != 0 {
+			err = os.Chmod(name, 0o600)
+		}
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("closing %s to others: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// layPragmas sets what only holds for a file without tables.
 func layPragmas(ctx context.Context, path string) error {
 	raw, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath())
 	if err != nil {
 		return fmt.Errorf("creating %s: %w", path, err)
 	}
-	defer raw.Close()
 	raw.SetMaxOpenConns(1)
 	for _, p := range []struct{ set, get, want string }{
 		{"PRAGMA page_size=8192", "PRAGMA page_size", "8192"},
@@ -176,14 +197,18 @@ func layPragmas(ctx context.Context, path string) error {
 		{"PRAGMA journal_mode=WAL", "PRAGMA journal_mode", "wal"},
 	} {
 		var got string
-		if _, err := raw.ExecContext(ctx, p.set); err != nil {
-			return fmt.Errorf("creating %s: %s: %w", path, p.set, err)
+		_, err := raw.ExecContext(ctx, p.set)
+		if err == nil {
+			err = raw.QueryRowContext(ctx, p.get).Scan(&got)
 		}
-		if err := raw.QueryRowContext(ctx, p.get).Scan(&got); err != nil || got != p.want {
-			return fmt.Errorf("creating %s: %s gave %q, want %q (%v)", path, p.get, got, p.want, err)
+		if err == nil && got != p.want {
+			err = fmt.Errorf("gave %q", got)
+		}
+		if err != nil {
+			return errors.Join(fmt.Errorf("creating %s: %s: %w", path, p.set, err), raw.Close())
 		}
 	}
-	return nil
+	return raw.Close()
 }
 
 // Path returns the file's absolute path, or the path as given where there is
@@ -262,8 +287,13 @@ func (db *DB) prepared(ctx context.Context, query string) (*sql.Stmt, error) {
 
 // Close waits for the writes that were accepted, moves the write-ahead log
 // into the file, closes it and frees the lock. Writes that come later fail
-// with CodeUnavailable.
+// with CodeUnavailable. Closing again changes nothing.
 func (db *DB) Close() error {
+	db.closing.Do(func() { db.closeErr = db.close() })
+	return db.closeErr
+}
+
+func (db *DB) close() error {
 	var errs []error
 	if db.door != nil {
 		errs = append(errs, db.door.close())

@@ -16,14 +16,16 @@ type Tx struct {
 	Now time.Time
 
 	door   *door
-	lost   bool // the transaction was rolled back under us
+	lost   error // why the transaction was rolled back under us; nil: it was not
 	over   bool
+	open   map[string]*sql.Rows // by query: what the function reads from
 	commit []func()
 }
 
 var (
 	errTxLost = errors.New("store: the transaction was rolled back")
 	errTxOver = errors.New("store: transaction used after its function returned")
+	errTxRows = errors.New("store: a query is run again while its rows are being read")
 )
 
 // NowMS is Now as it is stored: milliseconds since 1970.
@@ -64,31 +66,47 @@ func (tx *Tx) Update(query string, args ...any) (int64, error) {
 	return res.RowsAffected()
 }
 
-// Query runs a query inside the transaction.
+// Query runs a query inside the transaction. Statements are shared by their
+// text: the same query can run again when its rows have been read or closed.
 func (tx *Tx) Query(query string, args ...any) (*sql.Rows, error) {
 	stmt, err := tx.prepared(query)
 	if err != nil {
 		return nil, err
 	}
 	rows, err := stmt.Query(args...)
-	return rows, tx.check(err)
+	if err != nil {
+		return nil, tx.check(err)
+	}
+	if tx.open == nil {
+		tx.open = map[string]*sql.Rows{}
+	}
+	tx.open[query] = rows
+	return rows, nil
 }
 
 // QueryRow runs a query for one row inside the transaction.
 func (tx *Tx) QueryRow(query string, args ...any) *sql.Row {
 	stmt, err := tx.prepared(query)
 	if err != nil {
-		return tx.door.conn.QueryRowContext(canceled, query) // carries an error to Scan
+		return tx.door.conn.QueryRowContext(refused{canceled, err}, query)
 	}
 	row := stmt.QueryRow(args...)
 	_ = tx.check(row.Err()) // the row hands it to the caller
 	return row
 }
 
-// canceled keeps a statement of a transaction that is over away from the file.
+// refused is a context that has always been over: it keeps a statement away
+// from the file and carries the reason to Scan.
+type refused struct {
+	context.Context
+	why error
+}
+
+func (r refused) Err() error { return r.why }
+
 var canceled = func() context.Context {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	cancel(errTxLost)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
 	return ctx
 }()
 
@@ -96,19 +114,33 @@ func (tx *Tx) prepared(query string) (*sql.Stmt, error) {
 	switch {
 	case tx.over:
 		return nil, errTxOver
-	case tx.lost:
+	case tx.lost != nil:
 		return nil, errTxLost
+	}
+	if rows, ok := tx.open[query]; ok {
+		if _, err := rows.Columns(); err == nil { // not closed
+			return nil, errTxRows
+		}
 	}
 	stmt, err := tx.door.prepared(query)
 	return stmt, tx.check(err)
+}
+
+// end closes what the function left open: the next caller's statements would
+// go on from there.
+func (tx *Tx) end() {
+	tx.over = true
+	for _, rows := range tx.open {
+		rows.Close()
+	}
 }
 
 // check finds out, when a statement failed, whether SQLite took the whole
 // transaction with it (a full disk and an interrupt do that). What came next
 // would then commit on its own.
 func (tx *Tx) check(err error) error {
-	if err != nil && !tx.lost && !tx.door.inTransaction() {
-		tx.lost = true
+	if err != nil && tx.lost == nil && !tx.door.inTransaction() {
+		tx.lost = err
 	}
 	return err
 }

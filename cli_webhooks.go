@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"jpintel/store"
+	"jpintel/webhook"
+	"jpintel/webhook/programs"
+)
+
+type programsCmd struct {
+	Import programsImportCmd `cmd:"" help:"Import programs: NDJSON, or the Jグランツ API's list or detail JSON."`
+}
+
+type programsImportCmd struct {
+	Files []string `arg:"" name:"file" help:"The files, in order; - is standard input."`
+}
+
+// Run imports files in order and prints one report over all of them. What is
+// counted is on disk. A rejected record is named; the rest goes in, and the
+// status is 1.
+func (c *programsImportCmd) Run(ctx context.Context, a *app) error {
+	return a.withDB(ctx, func(db *store.DB) error {
+		service := &programs.Service{DB: db, Outbox: webhook.NewOutbox()}
+		total := programs.Report{Errors: []programs.ImportError{}}
+		var failed error
+		for _, name := range c.Files {
+			if err := a.importFile(ctx, service, name, &total); err != nil {
+				failed = fmt.Errorf("%s: %w", name, err)
+				break
+			}
+		}
+		if err := errors.Join(failed, show(a, total)); err != nil {
+			return err
+		}
+		if total.Rejected > 0 {
+			return errSilent
+		}
+		return nil
+	})
+}
+
+func (a *app) importFile(ctx context.Context, service *programs.Service, name string, total *programs.Report) error {
+	in := a.stdin
+	if name != "-" {
+		file, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		in = file
+	}
+	terminal := isTerminal(a.stderr)
+	report, err := service.Import(ctx, in, programs.ImportOptions{Progress: func(r programs.Report) {
+		if terminal {
+			fmt.Fprintf(a.stderr, "\r%s: %d read, %d created, %d updated", name, r.Read, r.Created, r.Updated)
+		}
+	}})
+	if terminal {
+		fmt.Fprintln(a.stderr)
+	} else {
+		fmt.Fprintf(a.stderr, "%s: %d read, %d created, %d updated, %d unchanged, %d rejected\n", name, report.Read, report.Created, report.Updated, report.Unchanged, report.Rejected)
+	}
+	for _, e := range report.Errors {
+		fmt.Fprintf(a.stderr, "%s: line %d: %s: %s\n", name, e.Line, printable(e.ID), printable(e.Error))
+	}
+	total.Add(report)
+	return err
+}
+
+type eventsCmd struct {
+	List eventsListCmd `cmd:"" help:"List events in commit order."`
+	Show eventsShowCmd `cmd:"" help:"Show one event."`
+}
+
+type eventsListCmd struct {
+	Customer string `help:"Only those that this customer may see."`
+	Types    string `help:"Only these types, comma."`
+	After    string `name:"cursor" help:"next_cursor of the page before."`
+	Limit    int    `default:"50" help:"How many, 1 to 100."`
+}
+
+// Run lists events as the feed shows them.
+func (c *eventsListCmd) Run(ctx context.Context, a *app) error {
+	return a.withWebhooks(ctx, func(s *webhook.Service) error {
+		page, err := s.Events(ctx, webhook.EventsRequest{CustomerID: c.Customer, After: c.After, Types: c.Types, Limit: c.Limit})
+		if err != nil {
+			return err
+		}
+		return list(a, store.Page[webhook.Event]{Data: page.Data, NextCursor: &page.NextCursor}, "EVENT\tTYPE\tCREATED\tCUSTOMER\tSUBJECT", func(e webhook.Event) []any {
+			return []any{e.EventID, e.EventType, e.CreatedAt, orDash(e.CustomerID), e.Subject.ID}
+		})
+	})
+}
+
+type eventsShowCmd struct {
+	ID string `arg:"" help:"The event's id."`
+}
+
+// Run shows one event.
+func (c *eventsShowCmd) Run(ctx context.Context, a *app) error {
+	return a.withWebhooks(ctx, func(s *webhook.Service) error {
+		e, err := s.Event(ctx, webhook.EventRequest{EventID: c.ID})
+		if err != nil {
+			return err
+		}
+		return show(a, e)
+	})
+}
+
+type subscriptionCmd struct {
+	List subscriptionsListCmd `cmd:"" help:"List subscriptions, newest first."`
+	Show subscriptionsShowCmd `cmd:"" help:"Show one subscription."`
+}
+
+type subscriptionsListCmd struct {
+	Customer string `help:"Only this customer's."`
+	pageFlags
+}
+
+// Run lists subscriptions.
+func (c *subscriptionsListCmd) Run(ctx context.Context, a *app) error {
+	return a.withWebhooks(ctx, func(s *webhook.Service) error {
+		page, err := s.Subscriptions(ctx, webhook.SubscriptionsRequest{CustomerID: c.Customer, PageRequest: c.request()})
+		if err != nil {
+			return err
+		}
+		return list(a, page, "SUBSCRIPTION\tSTATE\tREASON\tSTREAK\tLAST DELIVERY\tURL", func(s webhook.Subscription) []any {
+			return []any{s.SubscriptionID, s.State, orDash(s.DisabledReason), s.FailuresStreak, when(s.LastDeliveryAt), s.URL}
+		})
+	})
+}
+
+type subscriptionsShowCmd struct {
+	ID string `arg:"" help:"The subscription's id."`
+}
+
+// Run shows one subscription.
+func (c *subscriptionsShowCmd) Run(ctx context.Context, a *app) error {
+	return a.withWebhooks(ctx, func(s *webhook.Service) error {
+		sub, err := s.Subscription(ctx, webhook.SubscriptionRequest{SubscriptionID: c.ID})
+		if err != nil {
+			return err
+		}
+		return show(a, sub)
+	})
+}
+
+type deliveriesCmd struct {
+	List deliveriesListCmd `cmd:"" help:"List deliveries, newest first."`
+	Show deliveriesShowCmd `cmd:"" help:"Show one delivery with its attempts."`
+}
+
+type deliveriesListCmd struct {
+	Subscription string         `help:"Only this subscription's."`
+	Status       webhook.Status `help:"Only pending, success, failed or dead_letter ones."`
+	EventType    webhook.Type   `help:"Only this event type's."`
+	EventID      string         `help:"Only this event's."`
+	pageFlags
+}
+
+// Run lists deliveries.
+func (c *deliveriesListCmd) Run(ctx context.Context, a *app) error {
+	return a.withWebhooks(ctx, func(s *webhook.Service) error {
+		page, err := s.Deliveries(ctx, webhook.DeliveriesRequest{SubscriptionID: c.Subscription, Status: c.Status,
+			EventType: c.EventType, EventID: c.EventID, PageRequest: c.request()})
+		if err != nil {
+			return err
+		}
+		return list(a, page, "DELIVERY\tEVENT TYPE\tSTATUS\tATTEMPTS\tLAST\tERROR\tNEXT ATTEMPT", func(d webhook.Delivery) []any {
+			return []any{d.DeliveryID, d.EventType, d.Status, d.AttemptCount, orDash(d.LastStatus), orDash(d.LastErrorCategory), when(d.NextAttemptAt)}
+		})
+	})
+}
+
+type deliveriesShowCmd struct {
+	ID string `arg:"" help:"The delivery's id."`
+}
+
+// Run shows one delivery.
+func (c *deliveriesShowCmd) Run(ctx context.Context, a *app) error {
+	return a.withWebhooks(ctx, func(s *webhook.Service) error {
+		d, err := s.Delivery(ctx, webhook.DeliveryRequest{DeliveryID: c.ID})
+		if err != nil {
+			return err
+		}
+		return show(a, d)
+	})
+}

@@ -1,0 +1,294 @@
+package main
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/caarlos0/env/v11"
+
+	"jpintel/store"
+	"jpintel/webhook"
+)
+
+// Config is every environment variable, its default and its meaning.
+// `jpintel config` prints it.
+type Config struct {
+	DB         string `env:"JPINTEL_DB" envDefault:"jpintel.db" form:"a path" doc:"the one file"`
+	Addr       string `env:"JPINTEL_ADDR" envDefault:":8080" form:"host:port" doc:"public API; port 0 picks a free one"`
+	AdminToken Secret `env:"JPINTEL_ADMIN_TOKEN" form:"at least 32 characters" doc:"bearer token of /v1/admin; unset: those calls answer 404"`
+	MasterKey  Secret `env:"JPINTEL_MASTER_KEY" form:"id:key[,id:key…], each key 64 hex digits" doc:"seals secrets, the first seals and all open; generated beside the file, required on Fly"`
+	APIKeySalt Secret `env:"JPINTEL_API_KEY_SALT" form:"at least 16 characters" doc:"hashes API keys and customer ids, must never change; generated beside the file, required on Fly"`
+	PublicURL  string `env:"JPINTEL_PUBLIC_URL" form:"https://host" doc:"this service's own address; customers' URLs may not point at it"`
+
+	Timezone Location `env:"JPINTEL_TIMEZONE" envDefault:"Asia/Tokyo" form:"a name like Asia/Tokyo" doc:"days, and the times that customers are shown"`
+
+	Concurrency         int                `env:"JPINTEL_WEBHOOK_DISPATCH_CONCURRENCY" envDefault:"64" form:"a positive number" doc:"webhook requests in flight, in all"`
+	EndpointConcurrency int                `env:"JPINTEL_WEBHOOK_ENDPOINT_CONCURRENCY" envDefault:"4" form:"a positive number" doc:"webhook requests in flight to one subscription"`
+	Schedule            []webhook.Duration `env:"JPINTEL_WEBHOOK_RETRY_SCHEDULE" envDefault:"1m,5m,30m,2h,12h" form:"durations like 1m,5m,30m" doc:"waits after the first, second … failed attempt, each ±10 %; then the delivery is a dead letter"`
+	Tick                webhook.Duration   `env:"JPINTEL_WEBHOOK_TICK" envDefault:"1s" form:"a duration like 30s" doc:"fallback ticker: how late work is found that nobody announced"`
+	Brand               string             `env:"JPINTEL_WEBHOOK_BRAND" envDefault:"Jpintel" form:"letters and digits" doc:"header names (X-Jpintel-Signature) and User-Agent"`
+	Ports               []uint16           `env:"JPINTEL_WEBHOOK_PORTS" envDefault:"443,8443" form:"port numbers, comma" doc:"ports that customers' URLs may have"`
+	AllowCIDRs          []netip.Prefix     `env:"JPINTEL_WEBHOOK_ALLOW_CIDRS" form:"networks like 127.0.0.0/8, comma" doc:"tests and development only: addresses let through although they are not public; refused on Fly"`
+	AllowHTTP           bool               `env:"JPINTEL_WEBHOOK_ALLOW_HTTP" envDefault:"0" form:"0 or 1" doc:"tests and development only: plain http is let through; refused on Fly"`
+	Resolver            string             `env:"JPINTEL_WEBHOOK_RESOLVER" form:"host:port" doc:"DNS server for customers' names; unset: the system's"`
+
+	LogLevel  string `env:"JPINTEL_LOG_LEVEL" envDefault:"info" form:"debug, info, warn or error" doc:"what is logged"`
+	LogFormat string `env:"JPINTEL_LOG_FORMAT" form:"json or text" doc:"unset: text on a terminal, json elsewhere"`
+
+	Fly string `env:"FLY_APP_NAME" form:"set by Fly.io" doc:"says that this runs on Fly.io: stricter rules hold"`
+}
+
+// Secret is a value that is never printed.
+type Secret string
+
+// String hides the value.
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return "(set)"
+}
+
+// Location is a time zone that reads from its name.
+type Location struct{ *time.Location }
+
+// UnmarshalText reads a name of the IANA database.
+func (l *Location) UnmarshalText(name []byte) (err error) {
+	l.Location, err = time.LoadLocation(string(name))
+	return err
+}
+
+// readConfig reads the environment. Its error names the variable, the form
+// that it should have, and the default.
+func readConfig(getenv func(string) string) (Config, error) {
+	var c Config
+	values := map[string]string{}
+	for _, f := range configFields() {
+		if v := getenv(f.name); v != "" {
+			values[f.name] = v
+		}
+	}
+	for _, f := range configFields() { // one at a time, for an error that names one
+		if err := f.check(values); err != nil {
+			return c, err
+		}
+	}
+	if err := env.ParseWithOptions(&c, env.Options{Environment: values}); err != nil {
+		return c, fmt.Errorf("reading the environment: %w", err) // unreachable: every field was read alone
+	}
+	return c, c.validate()
+}
+
+// configField is one variable as the struct describes it.
+type configField struct {
+	name, byDefault, form, doc string
+	index                      int
+}
+
+func configFields() []configField {
+	var all []configField
+	t := reflect.TypeFor[Config]()
+	for i := range t.NumField() {
+		tag := t.Field(i).Tag
+		all = append(all, configField{tag.Get("env"), tag.Get("envDefault"), tag.Get("form"), tag.Get("doc"), i})
+	}
+	return all
+}
+
+// check reads one variable alone.
+func (f configField) check(values map[string]string) error {
+	field := reflect.TypeFor[Config]().Field(f.index)
+	alone := reflect.New(reflect.StructOf([]reflect.StructField{field}))
+	if err := env.ParseWithOptions(alone.Interface(), env.Options{Environment: values}); err != nil {
+		return f.wrong(values[f.name])
+	}
+	return nil
+}
+
+func (f configField) wrong(value string) error {
+	what := fmt.Sprintf("is %q", value)
+	if reflect.TypeFor[Config]().Field(f.index).Type == reflect.TypeFor[Secret]() {
+		what = "is not right"
+	}
+	byDefault := "unset"
+	if f.byDefault != "" {
+		byDefault = f.byDefault
+	}
+	return fmt.Errorf("%s %s: want %s (default: %s)", f.name, what, f.form, byDefault)
+}
+
+var brandForm = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9]{0,31}$`)
+
+// validate judges what a type alone cannot.
+func (c *Config) validate() error {
+	wrong := func(name string, ok bool) error {
+		for _, f := range configFields() {
+			if f.name == name && !ok {
+				return f.wrong(fmt.Sprint(reflect.ValueOf(c).Elem().Field(f.index)))
+			}
+		}
+		return nil
+	}
+	return errors.Join(
+		wrong("JPINTEL_ADDR", validAddr(c.Addr)),
+		wrong("JPINTEL_ADMIN_TOKEN", c.AdminToken == "" || len(c.AdminToken) >= 32),
+		wrong("JPINTEL_PUBLIC_URL", c.PublicURL == "" || c.publicHost() != ""),
+		wrong("JPINTEL_WEBHOOK_DISPATCH_CONCURRENCY", c.Concurrency > 0),
+		wrong("JPINTEL_WEBHOOK_ENDPOINT_CONCURRENCY", c.EndpointConcurrency > 0),
+		wrong("JPINTEL_WEBHOOK_TICK", c.Tick > 0),
+		wrong("JPINTEL_WEBHOOK_BRAND", brandForm.MatchString(c.Brand)),
+		wrong("JPINTEL_WEBHOOK_RESOLVER", c.Resolver == "" || validAddr(c.Resolver)),
+		wrong("JPINTEL_LOG_LEVEL", strings.Contains(" debug info warn error ", " "+c.LogLevel+" ")),
+		wrong("JPINTEL_LOG_FORMAT", c.LogFormat == "" || c.LogFormat == "json" || c.LogFormat == "text"),
+		c.validateFly(),
+	)
+}
+
+func validAddr(addr string) bool {
+	_, port, err := net.SplitHostPort(addr)
+	return err == nil && port != ""
+}
+
+// validateFly refuses on Fly what would open the operator's network.
+func (c *Config) validateFly() error {
+	if c.Fly == "" {
+		return nil
+	}
+	if len(c.AllowCIDRs) > 0 || c.AllowHTTP {
+		return errors.New("JPINTEL_WEBHOOK_ALLOW_CIDRS and JPINTEL_WEBHOOK_ALLOW_HTTP are for tests and development: not on Fly (FLY_APP_NAME is set)")
+	}
+	return nil
+}
+
+func (c *Config) publicHost() string {
+	u, err := url.Parse(c.PublicURL)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" {
+		return ""
+	}
+	return u.Hostname()
+}
+
+// ownHosts are the names that this service is reached by.
+func (c *Config) ownHosts() []string {
+	var hosts []string
+	if h := c.publicHost(); h != "" {
+		hosts = append(hosts, h)
+	}
+	if c.Fly != "" {
+		hosts = append(hosts, c.Fly+".fly.dev")
+	}
+	return hosts
+}
+
+func (c *Config) guard() *webhook.Guard {
+	return webhook.NewGuard(webhook.GuardOptions{
+		Ports: c.Ports, AllowCIDRs: c.AllowCIDRs, AllowHTTP: c.AllowHTTP, OwnHosts: c.ownHosts(), Resolver: c.Resolver,
+	})
+}
+
+func (c *Config) schedule() []time.Duration {
+	var all []time.Duration
+	for _, d := range c.Schedule {
+		all = append(all, time.Duration(d))
+	}
+	return all
+}
+
+// keyring returns the keys from the environment, or those in the 0600 file
+// beside the database, which it makes where there is none. warning is for the
+// operator.
+func (c *Config) keyring() (keys *store.Keyring, warning string, err error) {
+	master, salt := string(c.MasterKey), string(c.APIKeySalt)
+	if c.Fly != "" && (master == "" || salt == "") {
+		return nil, "", errors.New("JPINTEL_MASTER_KEY and JPINTEL_API_KEY_SALT are required on Fly: fly secrets set JPINTEL_MASTER_KEY=k1:$(openssl rand -hex 32) JPINTEL_API_KEY_SALT=$(openssl rand -hex 32)")
+	}
+	if master == "" || salt == "" {
+		path := c.DB + ".keys"
+		fromFile, err := keysFile(path)
+		if err != nil {
+			return nil, "", err
+		}
+		if master == "" {
+			master = fromFile["JPINTEL_MASTER_KEY"]
+		}
+		if salt == "" {
+			salt = fromFile["JPINTEL_API_KEY_SALT"]
+		}
+		warning = "keys are read from " + path + ", beside the database that they protect: set JPINTEL_MASTER_KEY and JPINTEL_API_KEY_SALT, and keep a copy elsewhere"
+	}
+	keys, err = store.ParseKeyring(master, salt)
+	if err != nil {
+		return nil, "", fmt.Errorf("JPINTEL_MASTER_KEY or JPINTEL_API_KEY_SALT: %w", err)
+	}
+	return keys, warning, nil
+}
+
+// keysFile reads the generated keys, and generates them the first time.
+func keysFile(path string) (map[string]string, error) {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		_, err = fmt.Fprintf(file, "JPINTEL_MASTER_KEY=k1:%s\nJPINTEL_API_KEY_SALT=%s\n", randomHex(), randomHex())
+		if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
+			return nil, fmt.Errorf("writing %s: %w", path, err)
+		}
+	} else if !errors.Is(err, os.ErrExist) {
+		return nil, fmt.Errorf("making keys: %w", err)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading keys: %w", err)
+	}
+	values := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
+		values[name] = value
+	}
+	return values, nil
+}
+
+func randomHex() string {
+	random := make([]byte, 32)
+	rand.Read(random) // never fails
+	return hex.EncodeToString(random)
+}
+
+// print writes every variable with its value, default and meaning.
+func (c *Config) print(w io.Writer, asJSON bool) error {
+	type variable struct {
+		Name    string `json:"name"`
+		Value   string `json:"value"`
+		Default string `json:"default"`
+		Form    string `json:"form"`
+		Meaning string `json:"meaning"`
+	}
+	var all []variable
+	for _, f := range configFields() {
+		value := reflect.ValueOf(c).Elem().Field(f.index)
+		text := fmt.Sprint(value.Interface())
+		if value.Kind() == reflect.Slice {
+			text = strings.ReplaceAll(strings.Trim(text, "[]"), " ", ",")
+		}
+		all = append(all, variable{f.name, text, f.byDefault, f.form, f.doc})
+	}
+	if asJSON {
+		return printJSON(w, store.Page[variable]{Data: all})
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "VARIABLE\tVALUE\tDEFAULT\tMEANING")
+	for _, v := range all {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\n", v.Name, v.Value, v.Default, v.Meaning)
+	}
+	return table.Flush()
+}

@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"jpintel/store"
+	"jpintel/webhook"
+	"jpintel/webhook/programs"
+)
+
+const (
+	// controlPoll is how often the server looks for what other processes have
+	// changed in the file.
+	controlPoll = 200 * time.Millisecond
+	// drain is how long a stop waits for webhook requests in flight: longer
+	// than any of them may take.
+	drain = 12 * time.Second
+	// stopHTTP is how long a stop waits for API calls in progress.
+	stopHTTP = 10 * time.Second
+)
+
+type serveCmd struct{}
+
+// Run serves until the context ends.
+//
+//	HTTP ──▶ api ──▶ webhook.Service, programs.Service ──▶ store.DB
+//	                            │ Outbox                      ▲
+//	                            ▼                             │
+//	                     webhook.Worker ── Sender ──▶ customers' URLs
+//
+// The order of a stop: no new API calls, then no new webhook requests, then
+// what is in flight, then the file.
+func (serveCmd) Run(ctx context.Context, a *app) error {
+	log, err := a.logger()
+	if err != nil {
+		return err
+	}
+	db, err := a.openServer(ctx, log)
+	if err != nil {
+		return err
+	}
+	err = a.serve(ctx, db, log)
+	return errors.Join(err, db.Close())
+}
+
+func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
+	outbox, guard := webhook.NewOutbox(), a.config.guard()
+	sender := webhook.NewSender(guard, a.config.Brand, version)
+	defer sender.Close()
+	state := &programs.Service{DB: db, Outbox: outbox}
+	worker := webhook.NewWorker(db, outbox, sender, log, webhook.WorkerOptions{
+		Schedule: a.config.schedule(), Concurrency: a.config.Concurrency, EndpointConcurrency: a.config.EndpointConcurrency,
+		Tick: time.Duration(a.config.Tick), Drain: drain, Steps: []func(context.Context) (bool, error){state.Step},
+	})
+	service := &api{
+		db: db, log: log, programs: state, worker: worker, tick: time.Duration(a.config.Tick),
+		hasAdmin: a.config.AdminToken != "", admin: sha256.Sum256([]byte(a.config.AdminToken)),
+		webhooks: a.webhooks(db, outbox, guard),
+	}
+	listener, err := net.Listen("tcp", a.config.Addr)
+	if err != nil {
+		return fmt.Errorf("JPINTEL_ADDR: %w", err)
+	}
+	return service.run(ctx, listener)
+}
+
+// webhooks is the service behind the customers' calls and the CLI.
+func (a *app) webhooks(db *store.DB, outbox *webhook.Outbox, guard *webhook.Guard) *webhook.Service {
+	return &webhook.Service{DB: db, Outbox: outbox, Guard: guard, Schedule: a.config.Schedule, EndpointConcurrency: a.config.EndpointConcurrency}
+}
+
+// run serves until ctx ends, then stops in order.
+func (a *api) run(ctx context.Context, listener net.Listener) error {
+	working, stopWorking := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopWorking()
+	worked := make(chan error, 1)
+	go func() { worked <- a.worker.Run(working) }()
+	go a.watchControl(working)
+
+	server := &http.Server{
+		Handler: a.handler(), ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
+		IdleTimeout: idleTimeout, MaxHeaderBytes: maxHeaderBytes, ErrorLog: slog.NewLogLogger(a.log.Handler(), slog.LevelDebug),
+	}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	a.log.Info("listening", "addr", listener.Addr().String(), "version", version, "boot_id", a.db.BootID, "db", a.db.Path(), "pid", os.Getpid())
+
+	var failed error
+	select {
+	case <-ctx.Done():
+		a.log.Info("stopping", "reason", fmt.Sprint(context.Cause(ctx)))
+	case failed = <-served:
+	case err := <-worked:
+		return errors.Join(err, server.Close())
+	}
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopHTTP)
+	defer cancel()
+	if err := server.Shutdown(stopping); err != nil {
+		a.log.Warn("http_cut_off", "error", err)
+		_ = server.Close() // what is left of it
+	}
+	stopWorking()
+	return errors.Join(failed, <-worked)
+}
+
+// watchControl tells the worker when another process has changed the file.
+func (a *api) watchControl(ctx context.Context) {
+	tick := time.NewTicker(controlPoll)
+	defer tick.Stop()
+	var seen int64
+	for {
+		control, err := store.ReadControl(a.db.Reader(ctx))
+		switch {
+		case err != nil && ctx.Err() == nil:
+			a.log.Error("control_not_read", "error", err)
+		case err == nil && seen != 0 && control.Version != seen:
+			a.worker.Reload()
+			seen = control.Version
+		case err == nil:
+			seen = control.Version
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// openServer opens the file as its only server.
+func (a *app) openServer(ctx context.Context, log *slog.Logger) (*store.DB, error) {
+	keys, warning, err := a.config.keyring()
+	if err != nil {
+		return nil, err
+	}
+	if warning != "" {
+		log.Warn("keys_beside_database", "detail", warning)
+	}
+	db, err := store.Open(ctx, a.config.DB, store.Options{Server: true, Keys: keys, Location: a.config.Timezone.Location, Logger: log})
+	if errors.Is(err, store.ErrLocked) {
+		return nil, fmt.Errorf("%w; only one server may own the file (on Fly.io: fly scale count 1)", err)
+	}
+	return db, err
+}
+
+// logger writes to standard output: lines of JSON, or text on a terminal.
+func (a *app) logger() (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(a.config.LogLevel)); err != nil {
+		return nil, fmt.Errorf("JPINTEL_LOG_LEVEL: %w", err) // unreachable: the configuration was validated
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if a.config.LogFormat == "text" || a.config.LogFormat == "" && isTerminal(a.stdout) {
+		return slog.New(slog.NewTextHandler(a.stdout, options)), nil
+	}
+	return slog.New(slog.NewJSONHandler(a.stdout, options)), nil
+}
+
+func isTerminal(w io.Writer) bool {
+	file, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := file.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

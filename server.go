@@ -1,0 +1,231 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"regexp"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/julienschmidt/httprouter"
+
+	"jpintel/store"
+	"jpintel/webhook"
+	"jpintel/webhook/programs"
+)
+
+// The limits of the HTTP server towards slow and wordy clients.
+const (
+	readHeaderTimeout = 5 * time.Second
+	readTimeout       = 30 * time.Second
+	writeTimeout      = 60 * time.Second
+	idleTimeout       = 2 * time.Minute
+	maxHeaderBytes    = 16 << 10
+)
+
+// access says who may call a route.
+type access int
+
+const (
+	open     access = iota // anybody
+	customer               // whoever has an API key
+	paid                   // a customer on the paid tier
+	admin                  // the operator
+)
+
+// route is one call of the API.
+type route struct {
+	method, path string
+	who          access
+	handle       handler
+}
+
+// api is everything that serves HTTP.
+type api struct {
+	db       *store.DB
+	log      *slog.Logger
+	webhooks *webhook.Service
+	programs *programs.Service
+	worker   *webhook.Worker
+	admin    [sha256.Size]byte // of the token, so that comparing takes no notice of lengths
+	hasAdmin bool
+	tick     time.Duration
+}
+
+// routes is the whole surface. Every route is in docs/openapi.yaml; a test
+// holds the two against each other.
+func (a *api) routes() []route {
+	w, p := a.webhooks, a.programs
+	return []route{
+		{"GET", "/healthz", open, endpoint(a.health)},
+		{"GET", "/readyz", open, endpoint(a.ready)},
+
+		{"POST", "/v1/webhooks/subscribe", paid, endpoint(w.Subscribe)},
+		{"GET", "/v1/webhooks/subscriptions", paid, endpoint(w.Subscriptions)},
+		{"GET", "/v1/webhooks/subscriptions/:id", paid, endpoint(w.Subscription)},
+		{"DELETE", "/v1/webhooks/subscriptions/:id", paid, endpoint(w.Unsubscribe)},
+		{"GET", "/v1/webhooks/subscriptions/:id/deliveries", paid, endpoint(w.Deliveries)},
+		{"GET", "/v1/webhooks/deliveries/:id", paid, endpoint(w.Delivery)},
+		{"GET", "/v1/webhooks/policy", paid, endpoint(w.Policy)},
+		{"GET", "/v1/event-types", customer, endpoint(w.EventTypes)},
+		{"GET", "/v1/event-types/:type", customer, endpoint(w.EventType)},
+		{"GET", "/v1/events", paid, endpoint(w.Events)},
+		{"GET", "/v1/events/:id", paid, endpoint(w.Event)},
+
+		{"POST", "/v1/saved-filters", customer, endpoint(p.CreateSavedFilter)},
+		{"GET", "/v1/saved-filters", customer, endpoint(p.ListSavedFilters)},
+		{"DELETE", "/v1/saved-filters/:id", customer, endpoint(p.DeleteSavedFilter)},
+		{"GET", "/v1/tracked-programs", customer, endpoint(p.ListTrackedPrograms)},
+		{"PUT", "/v1/tracked-programs/:unified_id", customer, endpoint(p.TrackProgram)},
+		{"DELETE", "/v1/tracked-programs/:unified_id", customer, endpoint(p.UntrackProgram)},
+
+		{"POST", "/v1/admin/customers", admin, endpoint(a.createCustomer)},
+		{"POST", "/v1/admin/customers/:id/keys", admin, endpoint(a.createKey)},
+		{"PUT", "/v1/admin/programs/:unified_id", admin, endpoint(p.PutProgram)},
+		{"POST", "/v1/admin/programs", admin, a.importPrograms},
+		{"POST", "/v1/admin/adoptions", admin, endpoint(p.AddAdoption)},
+		{"POST", "/v1/admin/exclusion-rules", admin, endpoint(p.AddExclusionRule)},
+	}
+}
+
+// handler wires the routes.
+func (a *api) handler() http.Handler {
+	router := httprouter.New()
+	router.RedirectTrailingSlash, router.RedirectFixedPath, router.HandleOPTIONS = false, false, false
+	for _, r := range a.routes() {
+		router.Handle(r.method, r.path, func(w http.ResponseWriter, req *http.Request, params httprouter.Params) {
+			a.serve(r, &call{r: req, w: w, params: params})
+		})
+	}
+	fail := func(err error) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { writeError(&call{r: r, w: w}, a.log, err) })
+	}
+	router.NotFound = fail(store.Errorf(store.CodeNotFound, "no such call"))
+	router.MethodNotAllowed = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_ = writeJSON(w, http.StatusMethodNotAllowed, map[string]string{"detail": "no such call: this path allows " + w.Header().Get("Allow")})
+	})
+	router.PanicHandler = func(w http.ResponseWriter, r *http.Request, what any) {
+		writeError(&call{r: r, w: w}, a.log, fmt.Errorf("panic: %v\n%s", what, debug.Stack()))
+	}
+	return a.observe(router)
+}
+
+func (a *api) serve(r route, c *call) {
+	if err := a.authorize(r.who, c); err != nil {
+		writeError(c, a.log, err)
+		return
+	}
+	if err := r.handle(c); err != nil {
+		writeError(c, a.log, err)
+	}
+}
+
+// authorize is the one place that decides who may call.
+func (a *api) authorize(who access, c *call) error {
+	switch who {
+	case open:
+		return nil
+	case admin:
+		return a.authorizeAdmin(c.r)
+	}
+	caller, err := a.db.Authenticate(c.r.Context(), c.r.Header.Get("X-API-Key"))
+	if err != nil {
+		return err
+	}
+	c.customer = caller.CustomerID
+	if o, ok := c.w.(*observed); ok {
+		o.customer = caller.CustomerID
+	}
+	if who == paid && caller.Tier != store.TierPaid {
+		return webhook.ErrFreeTier
+	}
+	return nil
+}
+
+func (a *api) authorizeAdmin(r *http.Request) error {
+	if !a.hasAdmin {
+		return store.Errorf(store.CodeNotFound, "no such call")
+	}
+	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	given := sha256.Sum256([]byte(token))
+	if !ok || subtle.ConstantTimeCompare(given[:], a.admin[:]) != 1 {
+		return store.Errorf(store.CodeUnauthorized, "missing or wrong admin token: send it as Authorization: Bearer …")
+	}
+	return nil
+}
+
+// requestID is the form in which a caller's own request id is taken over.
+var requestID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,128}$`)
+
+// observe gives every request an id and logs it with its outcome.
+func (a *api) observe(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		started := time.Now()
+		id := r.Header.Get("X-Request-Id")
+		if !requestID.MatchString(id) {
+			id = store.NewID("req")
+		}
+		w.Header().Set("X-Request-Id", id)
+		w.Header().Set("X-Content-Type-Options", "nosniff")
+		w.Header().Set("Cache-Control", "no-store")
+		o := &observed{ResponseWriter: w, status: http.StatusOK}
+		next.ServeHTTP(o, r.WithContext(store.WithRequestID(r.Context(), id)))
+		args := []any{"request_id", id, "method", r.Method, "path", r.URL.Path, "status", o.status, "duration_ms", time.Since(started).Milliseconds()}
+		if o.customer != "" {
+			args = append(args, "customer_id_hash", a.db.Keys.HashID(o.customer))
+		}
+		level := slog.LevelInfo
+		if r.URL.Path == "/healthz" || r.URL.Path == "/readyz" {
+			level = slog.LevelDebug // several a minute, for ever
+		}
+		a.log.Log(r.Context(), level, "http_request", args...)
+	})
+}
+
+// observed remembers what is worth a log line.
+type observed struct {
+	http.ResponseWriter
+	status   int
+	customer string
+}
+
+// WriteHeader implements http.ResponseWriter.
+func (o *observed) WriteHeader(status int) {
+	o.status = status
+	o.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap lets http.ResponseController reach the connection.
+func (o *observed) Unwrap() http.ResponseWriter { return o.ResponseWriter }
+
+type nothing struct{}
+
+// health is the answer of the health checks.
+type health struct {
+	Status  string `json:"status"` // ok
+	Version string `json:"version"`
+}
+
+// health says that the process and its file answer.
+func (a *api) health(ctx context.Context, _ nothing) (health, error) {
+	if _, err := store.ReadControl(a.db.Reader(ctx)); err != nil {
+		return health{}, &store.Error{Code: store.CodeUnavailable, Message: "the database does not answer", Err: err}
+	}
+	return health{"ok", version}, nil
+}
+
+// ready says that writes are committed and the worker goes round.
+func (a *api) ready(ctx context.Context, _ nothing) (health, error) {
+	if err := a.db.Write(ctx, func(*store.Tx) error { return nil }); err != nil {
+		return health{}, &store.Error{Code: store.CodeUnavailable, Message: "the database cannot be written", Err: err}
+	}
+	if since := time.Since(a.worker.LastTurn()); since > 10*time.Second+2*a.tick {
+		return health{}, store.Errorf(store.CodeUnavailable, "the worker has not gone round for %s", since.Round(time.Second))
+	}
+	return health{"ok", version}, nil
+}

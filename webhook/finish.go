@@ -1,0 +1,338 @@
+package webhook
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"sync/atomic"
+	"time"
+
+	"jpintel/store"
+)
+
+const (
+	// maxStreak answers in a row that retrying will not mend disable a
+	// subscription.
+	maxStreak = 10
+	// finishBatch is how many results share a transaction at most.
+	finishBatch = 256
+	// maxLastTries is how often, a second apart, a stop tries to write results
+	// to a file that cannot be written.
+	maxLastTries = 10
+)
+
+// finished is a result on its way into the file.
+type finished struct {
+	work   *work
+	result Result
+}
+
+// settled is a delivery whose result is in the file, and when it is due again.
+type settled struct {
+	work *work
+	next int64 // ms; noneDue: it is finished
+}
+
+// finisher writes results down: those that are there, in one transaction, with
+// the deliveries' new states and the subscriptions' streaks and rates.
+type finisher struct {
+	db        *store.DB
+	outbox    *Outbox
+	log       *slog.Logger
+	schedule  []time.Duration
+	random    func() float64
+	results   chan finished
+	committed chan []settled
+	closing   atomic.Bool
+}
+
+func newFinisher(db *store.DB, outbox *Outbox, log *slog.Logger, schedule []time.Duration, random func() float64) *finisher {
+	return &finisher{db: db, outbox: outbox, log: log, schedule: schedule, random: random,
+		results: make(chan finished, finishBatch), committed: make(chan []settled, 1)}
+}
+
+// close ends run once every result that was handed over is in the file.
+func (f *finisher) close() {
+	f.closing.Store(true)
+	close(f.results)
+}
+
+func (f *finisher) run() {
+	for first := range f.results {
+		batch := append(make([]finished, 0, 16), first)
+		for len(batch) < finishBatch {
+			select {
+			case next, ok := <-f.results:
+				if ok {
+					batch = append(batch, next)
+					continue
+				}
+			default:
+			}
+			break
+		}
+		f.finish(batch)
+	}
+}
+
+// finish commits a batch and gives it back to the dispatcher. While the file
+// cannot be written the results are kept: to forget one would be to send its
+// delivery again although it may have arrived.
+func (f *finisher) finish(batch []finished) {
+	err := f.commit(batch)
+	for tries := 1; store.CodeOf(err) == store.CodeUnavailable; tries++ {
+		f.log.Error("webhook_results_not_written", "error", err, "results", len(batch))
+		if f.closing.Load() && tries > maxLastTries {
+			return // the next start sends these again, under the same ids
+		}
+		time.Sleep(time.Second)
+		err = f.commit(batch)
+	}
+	if err == nil {
+		return
+	}
+	// One result must not hold up the others.
+	f.log.Error("webhook_results_not_written", "error", err, "results", len(batch))
+	if len(batch) > 1 {
+		for i := range batch {
+			f.finish(batch[i : i+1])
+		}
+		return
+	}
+	f.giveBack([]settled{{batch[0].work, time.Now().Add(time.Minute).UnixMilli()}})
+}
+
+// commit writes a batch in one transaction, logs it and gives it back.
+func (f *finisher) commit(batch []finished) error {
+	var records []record
+	if err := f.db.Write(context.Background(), func(tx *store.Tx) (err error) {
+		records, err = f.write(tx, batch)
+		return err
+	}); err != nil {
+		return err
+	}
+	back := make([]settled, len(records))
+	for i := range records {
+		records[i].log(f.log, f.db.Keys)
+		back[i] = records[i].settled
+	}
+	f.giveBack(back)
+	return nil
+}
+
+// giveBack does not wait for a dispatcher that has stopped: it takes the last
+// parcel back and adds to it.
+func (f *finisher) giveBack(back []settled) {
+	select {
+	case f.committed <- back:
+	default:
+		select {
+		case earlier := <-f.committed:
+			back = append(earlier, back...)
+		default:
+		}
+		f.committed <- back
+	}
+}
+
+// record is what was written for one result.
+type record struct {
+	settled
+	result   Result
+	status   Status
+	disabled Reason // the subscription was disabled by this result
+}
+
+// write puts a batch into one transaction.
+func (f *finisher) write(tx *store.Tx, batch []finished) ([]record, error) {
+	subs := map[int64]*progress{}
+	var records []record
+	for _, done := range batch {
+		w := done.work
+		p := subs[w.subSeq]
+		if p == nil {
+			var err error
+			if p, err = readProgress(tx, w.subSeq); err != nil {
+				return nil, err
+			}
+			subs[w.subSeq] = p
+		}
+		r, err := f.writeOne(tx, p, done)
+		if err != nil {
+			return nil, err
+		}
+		records = append(records, r)
+	}
+	for _, p := range subs {
+		if err := p.write(tx); err != nil {
+			return nil, err
+		}
+	}
+	return records, nil
+}
+
+func (f *finisher) writeOne(tx *store.Tx, p *progress, done finished) (record, error) {
+	w, r := done.work, done.result
+	rec := record{settled: settled{w, noneDue}, result: r, status: StatusFailed}
+	switch {
+	case w.refused != "":
+		return rec, fail(tx, w, w.refused)
+	case r.Interrupted:
+		rec.status, rec.next = StatusPending, w.dueMS
+		return rec, nil
+	case r.OK():
+		rec.status = StatusSuccess
+	default:
+		rec.status = StatusDeadLetter
+		n := w.attempts + 1 - w.scheduleBase
+		if next, again := nextAttempt(f.schedule, n, tx.Now, f.random(), r.RetryAfter); again {
+			rec.status, rec.next = StatusPending, next.UnixMilli()
+		}
+	}
+	rec.disabled = p.add(r)
+	if err := settle(tx, w, r, rec.status, rec.next); err != nil {
+		return rec, err
+	}
+	if rec.disabled == "" {
+		return rec, nil
+	}
+	return rec, f.disable(tx, w, rec.disabled)
+}
+
+// disable stops a subscription on the service's own account and tells its
+// owner's other ones.
+func (f *finisher) disable(tx *store.Tx, w *work, reason Reason) error {
+	active, err := disable(tx, w.subSeq, reason)
+	if err != nil || !active {
+		return err
+	}
+	u, err := url.Parse(w.target.url)
+	if err != nil {
+		return fmt.Errorf("parsing a checked URL: %w", err) // unreachable: CheckURL wrote it
+	}
+	_, err = f.outbox.Publish(context.Background(), tx, SubscriptionDisabled{
+		CustomerID: w.target.customerID, SubscriptionID: w.target.subscriptionID, URLOrigin: u.Scheme + "://" + u.Host,
+		DisabledReason: string(reason), DisabledAt: tx.Local().Format(createdAtLayout),
+	})
+	return err
+}
+
+// progress is what a batch's results mean for one subscription.
+type progress struct {
+	sub         int64
+	streak      int
+	probation   bool
+	lastDNS     bool // the last outcome was a failed look-up: the next one counts
+	ok, failed  int
+	last        Result
+	lastSuccess time.Time
+}
+
+func readProgress(tx *store.Tx, sub int64) (*progress, error) {
+	p := &progress{sub: sub}
+	err := tx.QueryRow(`SELECT failures_streak, probation, last_dns FROM webhook_subscriptions WHERE sub_seq = $1`, sub).Scan(&p.streak, &p.probation, &p.lastDNS)
+	if err != nil {
+		return nil, fmt.Errorf("reading subscription: %w", err)
+	}
+	return p, nil
+}
+
+// add counts one result, in the order in which they came, and says whether the
+// subscription must be disabled for it.
+func (p *progress) add(r Result) Reason {
+	p.last = r
+	if r.OK() {
+		p.ok++
+		p.streak, p.probation, p.lastDNS, p.lastSuccess = 0, false, false, r.StartedAt.Add(r.Duration)
+		return ""
+	}
+	p.failed++
+	p.probation = p.probation || unreachable(r.Category)
+	if countsInStreak(r, p.lastDNS) {
+		p.streak++
+	}
+	p.lastDNS = r.Category == CategoryDNS
+	switch {
+	case r.Status == 410:
+		return ReasonGone
+	case p.streak >= maxStreak:
+		return ReasonStreak
+	}
+	return ""
+}
+
+// countsInStreak reports whether a failure is one that retrying will not mend:
+// the receiver is there and refuses, its address is not allowed, or its name
+// keeps failing. A server error or a network error leaves the streak as it is.
+func countsInStreak(r Result, afterDNS bool) bool {
+	switch r.Category {
+	case Category4xx:
+		return r.Status != 408 && r.Status != 425
+	case CategoryRedirect, CategoryBlocked:
+		return true
+	case CategoryDNS:
+		return afterDNS
+	}
+	return false
+}
+
+// unreachable reports outcomes that hold a slot for long.
+func unreachable(c Category) bool {
+	switch c {
+	case CategoryDNS, CategoryConnectRefused, CategoryConnectTimeout, CategoryTLS, CategoryTimeout, CategoryReset:
+		return true
+	}
+	return false
+}
+
+func (p *progress) write(tx *store.Tx) error {
+	if p.ok+p.failed == 0 {
+		return nil
+	}
+	var success any
+	if !p.lastSuccess.IsZero() {
+		success = p.lastSuccess.UnixMilli()
+	}
+	_, err := tx.Exec(`
+		UPDATE webhook_subscriptions SET failures_streak = $1, probation = $2, last_dns = $3, last_delivery_at_ms = $4,
+		  last_success_at_ms = COALESCE($5, last_success_at_ms), last_status = $6 WHERE sub_seq = $7`,
+		p.streak, p.probation, p.lastDNS, p.last.StartedAt.Add(p.last.Duration).UnixMilli(), success, nullInt(p.last.Status), p.sub)
+	if err != nil {
+		return fmt.Errorf("updating subscription: %w", err)
+	}
+	_, err = tx.Exec(`
+		INSERT INTO webhook_rates (sub_seq, bucket_ms, ok, failed) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (sub_seq, bucket_ms) DO UPDATE SET ok = ok + excluded.ok, failed = failed + excluded.failed`,
+		p.sub, tx.Now.Truncate(rateBucket).UnixMilli(), p.ok, p.failed)
+	if err != nil {
+		return fmt.Errorf("counting outcomes: %w", err)
+	}
+	return nil
+}
+
+// log writes the one line of an attempt.
+func (r *record) log(log *slog.Logger, keys *store.Keyring) {
+	w, res := r.work, r.result
+	if w.refused != "" {
+		log.Info("webhook_refused", "subscription_id", w.target.subscriptionID, "delivery_id", w.deliveryID, "event_id", w.event.id, "reason", w.refused)
+		return
+	}
+	if res.Interrupted {
+		log.Info("webhook_interrupted", "subscription_id", w.target.subscriptionID, "delivery_id", w.deliveryID, "event_id", w.event.id, "reason", errInterrupted)
+		return
+	}
+	args := []any{
+		"event", "webhook_delivered", "subscription_id", w.target.subscriptionID, "delivery_id", w.deliveryID, "event_id", w.event.id,
+		"event_type", string(w.event.typ), "customer_id_hash", keys.HashID(w.target.customerID), "status", res.Status,
+		"attempt", w.attempts + 1, "duration_ms", res.Duration.Milliseconds(), "ok", res.OK(), "error_category", string(res.Category),
+	}
+	if res.Reason != "" {
+		args = append(args, "blocked_reason", res.Reason)
+	}
+	log.Info("webhook_delivered", args...)
+	if r.disabled != "" {
+		log.Warn("webhook_subscription_disabled", "subscription_id", w.target.subscriptionID,
+			"customer_id_hash", keys.HashID(w.target.customerID), "reason", string(r.disabled))
+	}
+}

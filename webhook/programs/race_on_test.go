@@ -1,0 +1,6 @@
+//go:build race
+
+package programs
+
+// raceEnabled tells tests to do less: they are ten times slower here.
+const raceEnabled = true

@@ -1,0 +1,65 @@
+package webhook
+
+import (
+	"context"
+
+	"jpintel/store"
+)
+
+// Limits are the numbers in force that customers may ask for.
+type Limits struct {
+	RetrySchedule       []Duration `json:"retry_schedule"` // after the first attempt, each ±10 %
+	ConnectTimeout      Duration   `json:"connect_timeout"`
+	AnswerTimeout       Duration   `json:"answer_timeout"`
+	EndpointConcurrency int        `json:"endpoint_concurrency"` // requests at a time to one subscription
+	Subscriptions       int        `json:"subscriptions"`        // active ones a customer
+	MaxBody             int        `json:"max_data_bytes"`
+	SignatureTolerance  Duration   `json:"signature_tolerance"` // what receivers should allow
+	Ports               []uint16   `json:"ports"`
+}
+
+// Service answers customers' calls about webhooks.
+type Service struct {
+	DB       *store.DB
+	Outbox   *Outbox
+	Guard    *Guard
+	Schedule []Duration // after the first attempt
+	// EndpointConcurrency is how many requests at a time one subscription gets.
+	EndpointConcurrency int
+	Brand               string
+}
+
+// PolicyRequest asks for the numbers in force.
+type PolicyRequest struct {
+	CustomerID string `bind:"customer" json:"-"`
+}
+
+// Policy returns the numbers in force.
+func (s *Service) Policy(context.Context, PolicyRequest) (Limits, error) {
+	return Limits{
+		RetrySchedule: s.Schedule, ConnectTimeout: Duration(connectTimeout), AnswerTimeout: Duration(answerTimeout),
+		EndpointConcurrency: s.EndpointConcurrency, Subscriptions: maxSubscriptions, MaxBody: maxData,
+		SignatureTolerance: Duration(Tolerance), Ports: s.Guard.ports,
+	}, nil
+}
+
+// EventTypesRequest asks for the catalogue.
+type EventTypesRequest struct {
+	CustomerID string `bind:"customer" json:"-"`
+}
+
+// EventTypes returns the catalogue as a list.
+func (s *Service) EventTypes(context.Context, EventTypesRequest) (store.Page[EventType], error) {
+	return store.Page[EventType]{Data: EventTypes()}, nil
+}
+
+// EventTypeRequest asks for one entry of the catalogue.
+type EventTypeRequest struct {
+	CustomerID string `bind:"customer" json:"-"`
+	Type       Type   `path:"type" json:"-"`
+}
+
+// EventType returns one entry of the catalogue.
+func (s *Service) EventType(_ context.Context, r EventTypeRequest) (EventType, error) {
+	return GetEventType(r.Type)
+}

@@ -1,0 +1,455 @@
+package webhook
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"net/url"
+	"time"
+
+	"jpintel/store"
+)
+
+// maxSubscriptions is how many active subscriptions a paid customer may have.
+const maxSubscriptions = 20
+
+const maxDescription = 256 // bytes
+
+// rateBucket is the grain of success rates; rateWindow is what "the last hour"
+// sums up.
+const (
+	rateBucket = 5 * time.Minute
+	rateWindow = time.Hour
+)
+
+// Reason is why a subscription is disabled.
+type Reason string
+
+// The reasons. The service sets all but the last two.
+const (
+	ReasonStreak             Reason = "4xx_streak"           // ten answers in a row that retrying will not mend
+	ReasonGone               Reason = "410_gone"             // the receiver said that it is gone
+	ReasonCostCap            Reason = "cost_cap"             // over the day's attempts
+	ReasonDeadLetterOverflow Reason = "dead_letter_overflow" // too many dead letters
+	ReasonFailing            Reason = "failing"              // only failures for too long
+	ReasonTier               Reason = "tier"                 // the customer is not on the paid tier
+	ReasonUser               Reason = "user"                 // its owner
+	ReasonOptOut             Reason = "user_opt_out"         // its owner stopped all webhooks
+)
+
+// Subscription is a customer's registered URL, as its owner sees it.
+type Subscription struct {
+	SubscriptionID  string     `json:"subscription_id"`
+	URL             string     `json:"url"`
+	Events          []Type     `json:"events"`
+	Filter          Filter     `json:"filter"`
+	Envelope        Envelope   `json:"envelope"`
+	Description     string     `json:"description"`
+	State           string     `json:"state"` // active or disabled
+	DisabledAt      *time.Time `json:"disabled_at"`
+	DisabledReason  *Reason    `json:"disabled_reason"`
+	FailuresStreak  int        `json:"failures_streak"`
+	LastDeliveryAt  *time.Time `json:"last_delivery_at"` // the last attempt's end
+	LastSuccessAt   *time.Time `json:"last_success_at"`
+	LastStatus      *int       `json:"last_status"`       // HTTP; null: no answer
+	SuccessRateHour *float64   `json:"success_rate_hour"` // 0 to 1 over the last hour's attempts; null: none
+	CreatedAt       time.Time  `json:"created_at"`
+
+	seq        int64
+	customerID string
+}
+
+// SubscribeRequest registers a URL.
+type SubscribeRequest struct {
+	CustomerID  string   `bind:"customer" json:"-"`
+	URL         string   `json:"url"`
+	Events      []Type   `json:"events"`
+	Filter      Filter   `json:"filter"`
+	Envelope    Envelope `json:"envelope"`
+	Description string   `json:"description"`
+}
+
+// SubscribeAnswer is the one time that the secret is shown.
+type SubscribeAnswer struct {
+	SubscriptionID  string    `json:"subscription_id"`
+	SigningSecret   string    `json:"signing_secret"`
+	URL             string    `json:"url"` // canonical: what is stored and called
+	Events          []Type    `json:"events"`
+	Filter          Filter    `json:"filter"`
+	Envelope        Envelope  `json:"envelope"`
+	Description     string    `json:"description"`
+	CreatedAt       time.Time `json:"created_at"`
+	SecretShownOnce bool      `json:"secret_shown_once"`
+	Warnings        []string  `json:"warnings"`
+}
+
+// HTTPStatus is 201 Created.
+func (SubscribeAnswer) HTTPStatus() int { return 201 }
+
+// Subscribe registers a URL for a paid customer. It resolves the host's name
+// and judges its addresses, so that the customer learns at once; the sender
+// judges again at each request.
+func (s *Service) Subscribe(ctx context.Context, r SubscribeRequest) (SubscribeAnswer, error) {
+	sub, err := s.check(r)
+	if err != nil {
+		return SubscribeAnswer{}, err
+	}
+	warnings, err := s.checkDestination(ctx, sub.URL)
+	if err != nil {
+		return SubscribeAnswer{}, err
+	}
+	secret := newSecret()
+	if err := s.DB.Write(ctx, func(tx *store.Tx) error { return s.insert(tx, &sub, secret) }); err != nil {
+		return SubscribeAnswer{}, err
+	}
+	return SubscribeAnswer{
+		SubscriptionID: sub.SubscriptionID, SigningSecret: secret, URL: sub.URL, Events: sub.Events, Filter: sub.Filter,
+		Envelope: sub.Envelope, Description: sub.Description, CreatedAt: sub.CreatedAt, SecretShownOnce: true, Warnings: warnings,
+	}, nil
+}
+
+// check judges what the customer sent; no network and no file.
+func (s *Service) check(r SubscribeRequest) (Subscription, error) {
+	sub := Subscription{customerID: r.CustomerID, Filter: r.Filter, Envelope: r.Envelope, Description: r.Description}
+	var err error
+	if sub.URL, err = s.Guard.CheckURL(r.URL); err != nil {
+		return sub, urlError(err)
+	}
+	if sub.Events, err = validateTypes(r.Events); err != nil {
+		return sub, err
+	}
+	if sub.Filter == nil {
+		sub.Filter = Filter{}
+	}
+	if err := sub.Filter.validate(sub.Events); err != nil {
+		return sub, err
+	}
+	if sub.Envelope == "" {
+		sub.Envelope = EnvelopeV1
+	}
+	if sub.Envelope != EnvelopeV1 && sub.Envelope != EnvelopeV2 {
+		return sub, store.Errorf(store.CodeInvalid, "envelope: want v1 or v2")
+	}
+	if len(sub.Description) > maxDescription {
+		return sub, store.Errorf(store.CodeInvalid, "description: at most %d bytes", maxDescription)
+	}
+	return sub, nil
+}
+
+func urlError(err error) error {
+	refusal, ok := errors.AsType[*Refusal](err)
+	if !ok {
+		return err
+	}
+	if refusal.Reason == "https_required" {
+		return store.Errorf(store.CodeInvalid, "https required")
+	}
+	return store.Errorf(store.CodeInvalid, "url: %s", refusal.Detail)
+}
+
+// checkDestination resolves the URL's host. A name that does not exist is
+// refused; one that cannot be looked up just now is accepted with a warning.
+func (s *Service) checkDestination(ctx context.Context, canonical string) (warnings []string, err error) {
+	u, err := url.Parse(canonical)
+	if err != nil {
+		return nil, fmt.Errorf("parsing a checked URL: %w", err) // unreachable: CheckURL wrote it
+	}
+	port, err := portOf(u)
+	if err != nil {
+		return nil, fmt.Errorf("parsing a checked URL: %w", err) // unreachable: as above
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	_, err = s.Guard.Resolve(ctx, u.Hostname(), port)
+	if refusal, ok := errors.AsType[*Refusal](err); ok {
+		return nil, urlError(refusal)
+	}
+	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
+		return nil, store.Errorf(store.CodeInvalid, "url: the host name %s does not resolve", u.Hostname())
+	}
+	warnings = []string{}
+	if err != nil {
+		warnings = append(warnings, "the host name could not be looked up just now; deliveries will fail until it resolves")
+	}
+	if addr, err := netip.ParseAddr(u.Hostname()); err == nil && u.Scheme == "https" {
+		warnings = append(warnings, fmt.Sprintf("%s is an address: the TLS certificate must be valid for it", addr))
+	}
+	return warnings, nil
+}
+
+// insert adds a subscription; its customer's rights and the limit are judged
+// in the transaction, so they are exact under concurrency.
+func (s *Service) insert(tx *store.Tx, sub *Subscription, secret string) error {
+	if err := s.entitled(tx, sub.customerID); err != nil {
+		return err
+	}
+	events, filter, err := sub.encode()
+	if err != nil {
+		return err
+	}
+	sub.SubscriptionID, sub.CreatedAt = tx.NewID("sub"), tx.Local()
+	err = tx.QueryRow(`
+		INSERT INTO webhook_subscriptions (subscription_id, customer_id, url, events, filter, envelope, description, since_seq, created_at_ms)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, (SELECT COALESCE(MAX(seq), 0) FROM outbox_events), $8) RETURNING sub_seq`,
+		sub.SubscriptionID, sub.customerID, sub.URL, events, filter, sub.Envelope, sub.Description, tx.NowMS()).Scan(&sub.seq)
+	if err != nil {
+		return fmt.Errorf("adding subscription: %w", err)
+	}
+	return addSecret(tx, sub, 1, secret)
+}
+
+func (sub *Subscription) encode() (events, filter string, err error) {
+	e, err := marshal(sub.Events)
+	if err != nil {
+		return "", "", err
+	}
+	f, err := marshal(map[string][]string(sub.Filter))
+	return string(e), string(f), err
+}
+
+// entitled refuses a customer that may not have one more active subscription.
+func (s *Service) entitled(tx *store.Tx, customer string) error {
+	c, err := store.GetCustomer(tx, customer)
+	if err != nil {
+		return err
+	}
+	if c.Tier != store.TierPaid {
+		return ErrFreeTier
+	}
+	if c.OptedOutAt != nil {
+		return store.Errorf(store.CodeConflict, "all webhooks are stopped for this customer: DELETE /v1/webhooks/opt-out first")
+	}
+	var active int
+	if err := tx.QueryRow(`SELECT COUNT(*) FROM webhook_subscriptions WHERE customer_id = $1 AND disabled_at_ms IS NULL`, customer).Scan(&active); err != nil {
+		return fmt.Errorf("counting subscriptions: %w", err)
+	}
+	if active >= maxSubscriptions {
+		return store.Errorf(store.CodeConflict, "subscription limit %d reached for tier=%s", maxSubscriptions, c.Tier)
+	}
+	return nil
+}
+
+// ErrFreeTier turns away who has not bought webhooks and the feed.
+var ErrFreeTier = store.Errorf(store.CodeForbidden, "webhook subscriptions not available on free tier")
+
+func secretContext(subscriptionID string, version int64) string {
+	return fmt.Sprintf("signing secret %s %d", subscriptionID, version)
+}
+
+func addSecret(tx *store.Tx, sub *Subscription, version int64, secret string) error {
+	_, err := tx.Exec(`
+		INSERT INTO webhook_secrets (sub_seq, version, signing_secret_hash, sealed, created_at_ms) VALUES ($1, $2, $3, $4, $5)`,
+		sub.seq, version, tx.Keys().Hash(secret), tx.Keys().Seal([]byte(secret), secretContext(sub.SubscriptionID, version)), tx.NowMS())
+	if err != nil {
+		return fmt.Errorf("adding signing secret: %w", err)
+	}
+	return nil
+}
+
+// SubscriptionsRequest asks for a customer's subscriptions, newest first.
+type SubscriptionsRequest struct {
+	CustomerID string `bind:"customer" json:"-"` // "": every customer's, for the operator
+	store.PageRequest
+}
+
+// Subscriptions lists subscriptions, deleted ones left out.
+func (s *Service) Subscriptions(ctx context.Context, r SubscriptionsRequest) (store.Page[Subscription], error) {
+	before, rows, err := r.Position()
+	if err != nil {
+		return store.Page[Subscription]{}, err
+	}
+	found, err := s.selectSubscriptions(ctx, `
+		WHERE `+ofCustomer("customer_id", r.CustomerID)+` AND deleted_at_ms IS NULL AND sub_seq < $3
+		ORDER BY sub_seq DESC LIMIT $4`, r.CustomerID, newest(before), rows)
+	if err != nil {
+		return store.Page[Subscription]{}, err
+	}
+	return store.NewPage(found, rows, func(sub Subscription) int64 { return sub.seq }), nil
+}
+
+// SubscriptionRequest names one subscription.
+type SubscriptionRequest struct {
+	CustomerID     string `bind:"customer" json:"-"` // "": any customer's, for the operator
+	SubscriptionID string `path:"id" json:"-"`
+}
+
+// Subscription returns one subscription of the customer.
+func (s *Service) Subscription(ctx context.Context, r SubscriptionRequest) (Subscription, error) {
+	found, err := s.selectSubscriptions(ctx, `
+		WHERE `+ofCustomer("customer_id", r.CustomerID)+` AND deleted_at_ms IS NULL AND subscription_id = $3`, r.CustomerID, r.SubscriptionID)
+	if err != nil {
+		return Subscription{}, err
+	}
+	if len(found) == 0 {
+		return Subscription{}, errNoSubscription(r.SubscriptionID)
+	}
+	return found[0], nil
+}
+
+// ofCustomer is the condition that every read of a customer's object carries,
+// on $2. The operator's reads have no customer.
+func ofCustomer(column, customer string) string {
+	if customer == "" {
+		return `$2 = ''`
+	}
+	return column + ` = $2`
+}
+
+// newest turns a page's position into the bound of a list that runs backwards.
+func newest(before int64) int64 {
+	if before == 0 {
+		return math.MaxInt64
+	}
+	return before
+}
+
+func errNoSubscription(id string) error {
+	return store.Errorf(store.CodeNotFound, "subscription %s not found", id)
+}
+
+// selectSubscriptions reads subscriptions; $1 is where the last hour begins.
+func (s *Service) selectSubscriptions(ctx context.Context, where string, args ...any) ([]Subscription, error) {
+	since := time.Now().Add(-rateWindow).UnixMilli()
+	rows, err := s.DB.Reader(ctx).Query(`
+		SELECT sub_seq, customer_id, subscription_id, url, events, filter, envelope, description, disabled_at_ms, disabled_reason,
+		  failures_streak, last_delivery_at_ms, last_success_at_ms, last_status, created_at_ms,
+		  (SELECT 1.0 * SUM(ok) / SUM(ok + failed) FROM webhook_rates r WHERE r.sub_seq = s.sub_seq AND r.bucket_ms > $1)
+		FROM webhook_subscriptions s `+where, append([]any{since}, args...)...)
+	if err != nil {
+		return nil, fmt.Errorf("reading subscriptions: %w", err)
+	}
+	return store.Collect(rows, s.scanSubscription)
+}
+
+func (s *Service) scanSubscription(rows *sql.Rows) (Subscription, error) {
+	var sub Subscription
+	var events, filter string
+	var disabledAt, lastDelivery, lastSuccess sql.Null[int64]
+	var reason sql.Null[Reason]
+	var status sql.Null[int]
+	var rate sql.Null[float64]
+	var created int64
+	if err := rows.Scan(&sub.seq, &sub.customerID, &sub.SubscriptionID, &sub.URL, &events, &filter, &sub.Envelope, &sub.Description, &disabledAt, &reason,
+		&sub.FailuresStreak, &lastDelivery, &lastSuccess, &status, &created, &rate); err != nil {
+		return sub, fmt.Errorf("reading subscriptions: %w", err)
+	}
+	sub.State = "active"
+	if disabledAt.Valid {
+		sub.State = "disabled"
+	}
+	sub.DisabledAt, sub.LastDeliveryAt, sub.LastSuccessAt = s.local(disabledAt), s.local(lastDelivery), s.local(lastSuccess)
+	sub.DisabledReason, sub.LastStatus, sub.SuccessRateHour = pointer(reason), pointer(status), pointer(rate)
+	sub.CreatedAt = store.FromMS(created).In(s.DB.Location)
+	if err := json.Unmarshal([]byte(events), &sub.Events); err != nil {
+		return sub, fmt.Errorf("subscription %s: events: %w", sub.SubscriptionID, err)
+	}
+	if err := json.Unmarshal([]byte(filter), &sub.Filter); err != nil {
+		return sub, fmt.Errorf("subscription %s: filter: %w", sub.SubscriptionID, err)
+	}
+	return sub, nil
+}
+
+// local is a stored instant in the time zone that customers are shown.
+func (s *Service) local(ms sql.Null[int64]) *time.Time {
+	if !ms.Valid {
+		return nil
+	}
+	t := store.FromMS(ms.V).In(s.DB.Location)
+	return &t
+}
+
+func pointer[T any](v sql.Null[T]) *T {
+	if !v.Valid {
+		return nil
+	}
+	return &v.V
+}
+
+// NoContent is the answer of calls that have nothing to tell.
+type NoContent struct{}
+
+// HTTPStatus is 204 No Content.
+func (NoContent) HTTPStatus() int { return 204 }
+
+// Unsubscribe deletes a subscription: it is gone from every list, and nothing
+// is sent to it any more. Deleting it again is fine.
+func (s *Service) Unsubscribe(ctx context.Context, r SubscriptionRequest) (NoContent, error) {
+	return NoContent{}, s.DB.Write(ctx, func(tx *store.Tx) error {
+		var seq int64
+		err := tx.QueryRow(`SELECT sub_seq FROM webhook_subscriptions WHERE subscription_id = $1 AND customer_id = $2`,
+			r.SubscriptionID, r.CustomerID).Scan(&seq)
+		if errors.Is(err, sql.ErrNoRows) {
+			return errNoSubscription(r.SubscriptionID)
+		}
+		if err != nil {
+			return fmt.Errorf("reading subscription: %w", err)
+		}
+		if _, err := disable(tx, seq, ReasonUser); err != nil {
+			return err
+		}
+		_, err = tx.Exec(`UPDATE webhook_subscriptions SET deleted_at_ms = COALESCE(deleted_at_ms, $1) WHERE sub_seq = $2`, tx.NowMS(), seq)
+		return err
+	})
+}
+
+// disable stops a subscription in one row: its generation rises, and pending
+// deliveries of an older generation are failed, which reads derive and a sweep
+// writes down. It reports whether the subscription was active.
+func disable(tx *store.Tx, subSeq int64, reason Reason) (bool, error) {
+	n, err := tx.Update(`
+		UPDATE webhook_subscriptions SET disabled_at_ms = $1, disabled_reason = $2, generation = generation + 1
+		WHERE sub_seq = $3 AND disabled_at_ms IS NULL`, tx.NowMS(), reason, subSeq)
+	if err != nil {
+		return false, fmt.Errorf("disabling subscription: %w", err)
+	}
+	return n == 1, nil
+}
+
+// enable starts a subscription again with what is committed from now on; what
+// an earlier generation left behind stays failed.
+func enable(tx *store.Tx, subSeq int64) error {
+	_, err := tx.Exec(`
+		UPDATE webhook_subscriptions SET disabled_at_ms = NULL, disabled_reason = NULL, failures_streak = 0, probation = 1,
+		  since_seq = (SELECT COALESCE(MAX(seq), 0) FROM outbox_events)
+		WHERE sub_seq = $1 AND deleted_at_ms IS NULL`, subSeq)
+	if err != nil {
+		return fmt.Errorf("enabling subscription: %w", err)
+	}
+	return nil
+}
+
+// SetTier moves a customer between the tiers. On the free tier nothing is sent
+// to its subscriptions; back on the paid one, those that were active go on.
+func SetTier(tx *store.Tx, customer string, tier store.Tier) error {
+	if changed, err := store.SetTier(tx, customer, tier); err != nil || !changed {
+		return err
+	}
+	where := `disabled_at_ms IS NULL`
+	if tier == store.TierPaid {
+		where = `disabled_reason = 'tier' AND deleted_at_ms IS NULL`
+	}
+	rows, err := tx.Query(`SELECT sub_seq FROM webhook_subscriptions WHERE customer_id = $1 AND `+where, customer)
+	if err != nil {
+		return fmt.Errorf("reading subscriptions: %w", err)
+	}
+	seqs, err := store.Collect(rows, func(r *sql.Rows) (seq int64, err error) { return seq, r.Scan(&seq) })
+	if err != nil {
+		return fmt.Errorf("reading subscriptions: %w", err)
+	}
+	for _, seq := range seqs {
+		if tier == store.TierPaid {
+			err = enable(tx, seq)
+		} else {
+			_, err = disable(tx, seq, ReasonTier)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,286 @@
+package webhook
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"jpintel/store"
+)
+
+// WorkerOptions configures a Worker.
+type WorkerOptions struct {
+	Schedule            []time.Duration // after the first attempt
+	Concurrency         int             // requests in flight, in all
+	EndpointConcurrency int             // to one subscription
+	Tick                time.Duration   // the fallback: look for work even if nobody woke us
+	Drain               time.Duration   // how long a stop waits for what is in flight
+	// Steps are other packages' background work, run when the outbox is woken
+	// and at each tick, until they report no more.
+	Steps []func(context.Context) (more bool, err error)
+	// Random is in [0, 1), for jitter; default math/rand.
+	Random func() float64
+}
+
+// Worker moves events out: it fans them out and sends what is due.
+//
+//	outbox ──signal──▶ publisher ── fan-out steps ──▶ deliveries pending
+//	                                   │ wake(subscriptions)
+//	                                   ▼
+//	 tick, due times ──▶ dispatcher ── take ──▶ sender × Concurrency
+//	                         ▲                      │ Result
+//	                         └────── committed ◀── finisher: many results, one transaction
+//
+// What is in flight is in memory only. A crash leaves it pending, the next
+// start picks it up, and the receiver sees the same event id again.
+type Worker struct {
+	db     *store.DB
+	outbox *Outbox
+	sender *Sender
+	log    *slog.Logger
+	opt    WorkerOptions
+
+	fanout   *fanout
+	finisher *finisher
+	queue    *queue // the dispatcher's alone
+
+	mu     sync.Mutex
+	woken  map[int64]bool // subscriptions with new deliveries
+	reload bool
+	signal chan struct{}
+
+	turn *turn
+}
+
+// turn remembers when the worker last went round, for readiness.
+type turn struct {
+	mu sync.Mutex
+	at time.Time
+}
+
+func (t *turn) mark() {
+	t.mu.Lock()
+	t.at = time.Now()
+	t.mu.Unlock()
+}
+
+// NewWorker returns a worker; Run starts it.
+func NewWorker(db *store.DB, outbox *Outbox, sender *Sender, log *slog.Logger, opt WorkerOptions) *Worker {
+	if opt.Random == nil {
+		opt.Random = rand.Float64
+	}
+	return &Worker{
+		db: db, outbox: outbox, sender: sender, log: log, opt: opt,
+		fanout: newFanout(db), finisher: newFinisher(db, outbox, log, opt.Schedule, opt.Random),
+		queue: newQueue(db, opt.EndpointConcurrency),
+		woken: map[int64]bool{}, signal: make(chan struct{}, 1), turn: &turn{},
+	}
+}
+
+// LastTurn is when the worker last looked for work.
+func (w *Worker) LastTurn() time.Time {
+	w.turn.mu.Lock()
+	defer w.turn.mu.Unlock()
+	return w.turn.at
+}
+
+// Reload makes the worker read everything again: another process has changed
+// the file.
+func (w *Worker) Reload() {
+	w.mu.Lock()
+	w.reload = true
+	w.mu.Unlock()
+	w.notify()
+	w.outbox.wake()
+}
+
+func (w *Worker) notify() {
+	select {
+	case w.signal <- struct{}{}:
+	default:
+	}
+}
+
+// Run works until ctx ends, then stops: nothing new is taken, what is in
+// flight has Drain to finish, and what is cut off then is no attempt.
+func (w *Worker) Run(ctx context.Context) error {
+	found, err := w.queue.scan(ctx)
+	if err != nil {
+		return fmt.Errorf("looking for pending deliveries: %w", err)
+	}
+	w.log.Info("worker_started", "subscriptions_with_pending", found, "concurrency", w.opt.Concurrency)
+	sending, cutOff := context.WithCancel(context.WithoutCancel(ctx))
+	defer cutOff()
+	context.AfterFunc(ctx, func() { time.AfterFunc(w.opt.Drain, cutOff) })
+
+	var workers sync.WaitGroup
+	workers.Go(func() { w.publish(ctx) })
+	workers.Go(func() { w.dispatch(ctx, sending) })
+	finished := make(chan struct{})
+	go func() { defer close(finished); w.finisher.run() }()
+	workers.Wait()
+	w.finisher.close()
+	<-finished
+	w.log.Info("worker_stopped")
+	return nil
+}
+
+// publish runs fan-out and the other background steps when woken.
+func (w *Worker) publish(ctx context.Context) {
+	tick := time.NewTicker(w.opt.Tick)
+	defer tick.Stop()
+	for {
+		w.turn.mark()
+		w.publishAll(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.outbox.Committed():
+		case <-tick.C:
+		}
+	}
+}
+
+func (w *Worker) publishAll(ctx context.Context) {
+	for more := true; more && ctx.Err() == nil; {
+		done, err := w.fanout.step(ctx)
+		w.failed(ctx, "fanout", err)
+		w.wake(done.subs)
+		more = done.more && err == nil
+		for _, step := range w.opt.Steps {
+			stepMore, err := step(ctx)
+			w.failed(ctx, "step", err)
+			more = more || stepMore && err == nil
+		}
+	}
+}
+
+// failed logs what the next tick will try again.
+func (w *Worker) failed(ctx context.Context, what string, err error) {
+	if err != nil && ctx.Err() == nil {
+		w.log.Error("worker_"+what+"_failed", "error", err)
+	}
+}
+
+func (w *Worker) wake(subs []int64) {
+	if len(subs) == 0 {
+		return
+	}
+	w.mu.Lock()
+	for _, sub := range subs {
+		w.woken[sub] = true
+	}
+	w.mu.Unlock()
+	w.notify()
+}
+
+// dispatch gives due deliveries to senders, as many at a time as there are
+// slots. It is the only goroutine that touches the queue.
+func (w *Worker) dispatch(ctx, sending context.Context) {
+	var senders sync.WaitGroup
+	defer senders.Wait()
+	slots := w.opt.Concurrency
+	look := newPacer()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		for slots > 0 && ctx.Err() == nil {
+			item, err := w.queue.take(ctx, time.Now())
+			w.failed(ctx, "claim", err)
+			if item == nil {
+				break
+			}
+			slots--
+			senders.Go(func() { w.send(sending, item) })
+		}
+		w.setTimer(timer)
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.signal:
+			w.receive(ctx)
+		case back := <-w.finisher.committed:
+			slots += w.settleAll(back)
+		case <-timer.C:
+			look.run(func() { _, err := w.queue.scan(ctx); w.failed(ctx, "scan", err) })
+		}
+	}
+}
+
+// setTimer wakes the dispatcher at the next due time, and at each tick at the
+// latest.
+func (w *Worker) setTimer(timer *time.Timer) {
+	wait := w.opt.Tick
+	now := time.Now()
+	if next := w.queue.due(now); next != noneDue {
+		wait = min(wait, max(time.Duration(next-now.UnixMilli())*time.Millisecond, time.Millisecond))
+	}
+	timer.Reset(wait)
+}
+
+// receive takes what others have told.
+func (w *Worker) receive(ctx context.Context) {
+	w.mu.Lock()
+	woken, reload := w.woken, w.reload
+	w.woken, w.reload = map[int64]bool{}, false
+	w.mu.Unlock()
+	if reload {
+		w.queue.forget()
+		_, err := w.queue.scan(ctx)
+		w.failed(ctx, "scan", err)
+	}
+	now := time.Now().UnixMilli()
+	for sub := range woken {
+		w.queue.wake(sub, now)
+	}
+}
+
+// settleAll takes back what the finisher has committed, and what else is there
+// by now. It returns how many slots are free again.
+func (w *Worker) settleAll(back []settled) (slots int) {
+	for {
+		for _, s := range back {
+			w.queue.done(s.work, s.next)
+		}
+		slots += len(back)
+		select {
+		case back = <-w.finisher.committed:
+		default:
+			return slots
+		}
+	}
+}
+
+// send makes one request and hands its result over. Nothing of the file is
+// held meanwhile.
+func (w *Worker) send(ctx context.Context, item *work) {
+	var r Result
+	if item.refused == "" {
+		r = w.sender.Send(ctx, item.request())
+	}
+	w.finisher.results <- finished{item, r}
+}
+
+// pacer spends at most a fiftieth of the time on something that may be slow.
+type pacer struct {
+	last time.Time
+	took time.Duration
+}
+
+func newPacer() *pacer { return &pacer{last: time.Now()} }
+
+func (p *pacer) run(fn func()) {
+	now := time.Now()
+	if now.Sub(p.last) < 50*p.took {
+		return
+	}
+	fn()
+	p.last, p.took = time.Now(), time.Since(now)
+}
+
+// errInterrupted marks, in the log, requests that the stop cut off.
+var errInterrupted = errors.New("the service is stopping; the attempt does not count")
