@@ -198,7 +198,7 @@ func (in *input) Read(p []byte) (int, error) {
 	if in.left <= 0 {
 		return 0, errTooLong
 	}
-	n, err := in.r.Read(p)
+	n, err := in.r.Read(p[:min(len(p), in.left)])
 	in.left -= n
 	if err != nil && err != io.EOF {
 		in.err = fmt.Errorf("reading programs: %w", err)
