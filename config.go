@@ -36,6 +36,7 @@ type Config struct {
 
 	Concurrency         int                `env:"JPINTEL_WEBHOOK_DISPATCH_CONCURRENCY" envDefault:"64" form:"a positive number" doc:"webhook requests in flight, in all"`
 	EndpointConcurrency int                `env:"JPINTEL_WEBHOOK_ENDPOINT_CONCURRENCY" envDefault:"4" form:"a positive number" doc:"webhook requests in flight to one subscription"`
+	Rate                int                `env:"JPINTEL_WEBHOOK_RATE" envDefault:"30" form:"a number, 0 for no limit" doc:"webhook requests a second, and as a burst, to one URL of a customer"`
 	Schedule            []webhook.Duration `env:"JPINTEL_WEBHOOK_RETRY_SCHEDULE" envDefault:"1m,5m,30m,2h,12h" form:"durations like 1m,5m,30m" doc:"waits after the first, second … failed attempt, each ±10 %; then the delivery is a dead letter"`
 	Tick                webhook.Duration   `env:"JPINTEL_WEBHOOK_TICK" envDefault:"1s" form:"a duration like 30s" doc:"fallback ticker: how late work is found that nobody announced"`
 	Brand               string             `env:"JPINTEL_WEBHOOK_BRAND" envDefault:"Jpintel" form:"letters and digits" doc:"header names (X-Jpintel-Signature) and User-Agent"`
@@ -147,6 +148,7 @@ func (c *Config) validate() error {
 		wrong("JPINTEL_PUBLIC_URL", c.PublicURL == "" || c.publicHost() != ""),
 		wrong("JPINTEL_WEBHOOK_DISPATCH_CONCURRENCY", c.Concurrency > 0),
 		wrong("JPINTEL_WEBHOOK_ENDPOINT_CONCURRENCY", c.EndpointConcurrency > 0),
+		wrong("JPINTEL_WEBHOOK_RATE", c.Rate >= 0),
 		wrong("JPINTEL_WEBHOOK_TICK", c.Tick > 0),
 		wrong("JPINTEL_WEBHOOK_BRAND", brandForm.MatchString(c.Brand)),
 		wrong("JPINTEL_WEBHOOK_RESOLVER", c.Resolver == "" || validAddr(c.Resolver)),

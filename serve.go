@@ -59,13 +59,14 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 	state := &programs.Service{DB: db, Outbox: outbox}
 	worker := webhook.NewWorker(db, outbox, sender, log, webhook.WorkerOptions{
 		Schedule: a.config.schedule(), Concurrency: a.config.Concurrency, EndpointConcurrency: a.config.EndpointConcurrency,
-		Tick: time.Duration(a.config.Tick), Drain: drain, Steps: []func(context.Context) (bool, error){state.Step},
+		Rate: a.config.Rate, Tick: time.Duration(a.config.Tick), Drain: drain, Steps: []func(context.Context) (bool, error){state.Step},
 	})
 	service := &api{
 		db: db, log: log, programs: state, worker: worker, tick: time.Duration(a.config.Tick),
 		hasAdmin: a.config.AdminToken != "", admin: sha256.Sum256([]byte(a.config.AdminToken)),
 		webhooks: a.webhooks(db, outbox, guard),
 	}
+	service.webhooks.Changed = worker.Forget
 	listener, err := net.Listen("tcp", a.config.Addr)
 	if err != nil {
 		return fmt.Errorf("JPINTEL_ADDR: %w", err)
@@ -75,7 +76,7 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 
 // webhooks is the service behind the customers' calls and the CLI.
 func (a *app) webhooks(db *store.DB, outbox *webhook.Outbox, guard *webhook.Guard) *webhook.Service {
-	return &webhook.Service{DB: db, Outbox: outbox, Guard: guard, Schedule: a.config.Schedule, EndpointConcurrency: a.config.EndpointConcurrency}
+	return &webhook.Service{DB: db, Outbox: outbox, Guard: guard, Schedule: a.config.Schedule, EndpointConcurrency: a.config.EndpointConcurrency, Rate: a.config.Rate}
 }
 
 // run serves until ctx ends, then stops in order.

@@ -9,6 +9,7 @@ CREATE TABLE webhook_subscriptions (
   description      TEXT    NOT NULL DEFAULT '',
   since_seq        INTEGER NOT NULL,                  -- only later events match: it was active when they were committed
   generation       INTEGER NOT NULL DEFAULT 1,        -- rises when it is disabled; deliveries of an older one are failed
+  sweep            INTEGER NOT NULL DEFAULT 0 CHECK (sweep IN (0, 1)), -- pending deliveries of an older generation are to be written down as failed
   failures_streak  INTEGER NOT NULL DEFAULT 0,
   probation        INTEGER NOT NULL DEFAULT 1 CHECK (probation IN (0, 1)), -- new, or the last outcome was a timeout or no connection
   last_dns         INTEGER NOT NULL DEFAULT 0 CHECK (last_dns IN (0, 1)), -- the last outcome was a failed look-up: the next one counts in the streak
@@ -23,6 +24,7 @@ CREATE TABLE webhook_subscriptions (
 ) STRICT;
 CREATE INDEX webhook_subscriptions_customer ON webhook_subscriptions (customer_id, sub_seq);
 CREATE INDEX webhook_subscriptions_active ON webhook_subscriptions (sub_seq) WHERE disabled_at_ms IS NULL;
+CREATE INDEX webhook_subscriptions_sweep ON webhook_subscriptions (sub_seq) WHERE sweep = 1;
 
 -- Signing secrets, sealed. The newest version has no end; replaced ones sign
 -- beside it until theirs.

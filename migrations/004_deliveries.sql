@@ -50,3 +50,11 @@ CREATE TABLE webhook_rates (
   failed    INTEGER NOT NULL,
   PRIMARY KEY (sub_seq, bucket_ms)
 ) STRICT, WITHOUT ROWID;
+
+-- How many deliveries are in each state, as they are written down: gauges and
+-- pages read these and count nothing.
+CREATE TABLE webhook_totals (
+  status     TEXT    PRIMARY KEY CHECK (status IN ('pending', 'success', 'failed', 'dead_letter')),
+  deliveries INTEGER NOT NULL CHECK (deliveries >= 0)
+) STRICT, WITHOUT ROWID;
+INSERT INTO webhook_totals (status, deliveries) VALUES ('pending', 0), ('success', 0), ('failed', 0), ('dead_letter', 0);

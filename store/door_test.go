@@ -191,7 +191,7 @@ func TestBusyFile(t *testing.T) {
 				}
 				defer shut(t, db)
 				addNumbers(t, db)
-				other, err := sql.Open("sqlite", "file:"+path)
+				other, err := sql.Open("sqlite", path)
 				if err != nil {
 					t.Fatal(err)
 				}

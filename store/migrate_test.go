@@ -26,7 +26,7 @@ func allMigrations(t *testing.T) []migrations.Migration {
 // raw opens the file at path behind the store's back.
 func raw(t *testing.T, path string) *sql.DB {
 	t.Helper()
-	db, err := sql.Open("sqlite", "file:"+path)
+	db, err := sql.Open("sqlite", path)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -145,11 +145,14 @@ func dsn(path, extra string) string {
 // process finds a whole file or none.
 func (db *DB) create(ctx context.Context) error {
 	info, err := os.Stat(db.path)
-	if err == nil && info.Size() > 0 {
-		return tighten(db.path)
-	}
-	if err == nil {
+	switch {
+	case err != nil: // most likely there is none
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("opening %s: not a file", db.path)
+	case info.Size() == 0:
 		return errors.Join(tighten(db.path), layPragmas(ctx, db.path))
+	default:
+		return tighten(db.path)
 	}
 	name := db.path + "." + db.BootID
 	defer os.Remove(name)
@@ -163,8 +166,10 @@ func (db *DB) create(ctx context.Context) error {
 	if err := layPragmas(ctx, name); err != nil {
 		return err
 	}
-	if err := os.Link(name, db.path); err != nil && !errors.Is(err, os.ErrExist) {
-		return fmt.Errorf("creating %s: %w", db.path, err)
+	if err := os.Link(name, db.path); err != nil {
+		if _, missing := os.Stat(db.path); missing != nil { // else another process was first
+			return fmt.Errorf("creating %s: %w", db.path, err)
+		}
 	}
 	return nil
 }

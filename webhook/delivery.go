@@ -215,7 +215,6 @@ type work struct {
 	seq          int64
 	subSeq       int64
 	deliveryID   string
-	generation   int64
 	attempts     int // made so far
 	scheduleBase int
 	dueMS        int64
@@ -223,6 +222,7 @@ type work struct {
 	event        storedEvent
 	target       *target
 	refused      string // why it must not be sent; "": it may
+	probing      bool   // it has one of probation's slots; the queue's
 }
 
 // target is where a subscription's deliveries go, read when they are claimed:
@@ -234,54 +234,64 @@ type target struct {
 	generation     int64
 	events         []Type
 	secrets        []string // newest first
+	disabled       bool
+	probation      bool
 	refused        string
+}
+
+// claimed is what a claim found.
+type claimed struct {
+	due       []work
+	next      int64 // when the first delivery that was not read is due; noneDue
+	probation bool  // the subscription's, as the file has it
 }
 
 // claim reads up to limit deliveries of a subscription in the order of their
 // due times, with at most maxBytes of bodies (one delivery is always read).
-// next is when the first one that was not read is due, or noneDue.
 // Nothing is written: what is in flight is in this process's memory, and a
-// crash leaves it pending.
-func claim(ctx context.Context, db *store.DB, subSeq int64, now time.Time, limit, maxBytes int) (due []work, next int64, err error) {
+// crash leaves it pending. A disabled subscription has nothing to claim: the
+// sweep fails what is left.
+func claim(ctx context.Context, db *store.DB, subSeq int64, now time.Time, limit, maxBytes int) (claimed, error) {
 	q := db.Reader(ctx)
+	found := claimed{next: noneDue}
 	t, err := readTarget(q, db.Keys, subSeq, now)
-	if err != nil {
-		return nil, noneDue, err
+	if err != nil || t.disabled {
+		return found, err
 	}
+	found.probation = t.probation
 	rows, err := q.Query(`
-		SELECT d.delivery_seq, d.delivery_id, d.generation, d.attempt_count, d.schedule_base, d.next_attempt_at_ms, d.envelope,
+		SELECT d.delivery_seq, d.delivery_id, d.attempt_count, d.schedule_base, d.next_attempt_at_ms, d.envelope,
 		  e.seq, e.event_id, e.event_type, COALESCE(e.customer_id, ''), e.subject_type, e.subject_id, e.occurred_at_ms,
 		  e.created_at, e.created_at_ms, e.schema_version, COALESCE(e.correlation_id, ''), e.data
 		FROM webhook_deliveries d JOIN outbox_events e ON e.seq = d.event_seq
-		WHERE d.sub_seq = $1 AND d.status = 'pending' ORDER BY d.next_attempt_at_ms LIMIT $2`, subSeq, limit+1)
+		WHERE d.sub_seq = $1 AND d.status = 'pending' AND d.generation = $2 ORDER BY d.next_attempt_at_ms LIMIT $3`, subSeq, t.generation, limit+1)
 	if err != nil {
-		return nil, noneDue, fmt.Errorf("reading due deliveries: %w", err)
+		return found, fmt.Errorf("reading due deliveries: %w", err)
 	}
 	defer rows.Close()
 	bytes := 0
 	for rows.Next() {
 		w := work{subSeq: subSeq, target: t}
 		e := &w.event
-		if err := rows.Scan(&w.seq, &w.deliveryID, &w.generation, &w.attempts, &w.scheduleBase, &w.dueMS, &w.envelope,
+		if err := rows.Scan(&w.seq, &w.deliveryID, &w.attempts, &w.scheduleBase, &w.dueMS, &w.envelope,
 			&e.seq, &e.id, &e.typ, &e.customer, &e.subjectType, &e.subjectID, &e.occurredAtMS,
 			&e.createdAt, &e.createdAtMS, &e.schemaVersion, &e.correlationID, &e.data); err != nil {
-			return nil, noneDue, fmt.Errorf("reading due deliveries: %w", err)
+			return found, fmt.Errorf("reading due deliveries: %w", err)
 		}
-		if w.dueMS > now.UnixMilli() || len(due) == limit || len(due) > 0 && bytes+len(e.data) > maxBytes {
-			return due, w.dueMS, nil
+		if w.dueMS > now.UnixMilli() || len(found.due) == limit || len(found.due) > 0 && bytes+len(e.data) > maxBytes {
+			found.next = w.dueMS
+			return found, nil
 		}
 		bytes += len(e.data)
 		w.refused = t.refuses(&w)
-		due = append(due, w)
+		found.due = append(found.due, w)
 	}
-	return due, noneDue, rows.Err()
+	return found, rows.Err()
 }
 
 // refuses says why a delivery must not be sent to this target, or "".
 func (t *target) refuses(w *work) string {
 	switch {
-	case w.generation < t.generation:
-		return reasonDisabled
 	case t.refused != "":
 		return t.refused
 	case w.event.customer != "" && w.event.customer != t.customerID:
@@ -295,12 +305,12 @@ func (t *target) refuses(w *work) string {
 func readTarget(q store.Querier, keys *store.Keyring, subSeq int64, now time.Time) (*target, error) {
 	var t target
 	var events string
-	var disabled, optedOut sql.Null[int64]
+	var optedOut sql.Null[int64]
 	var tier store.Tier
 	err := q.QueryRow(`
-		SELECT s.subscription_id, s.customer_id, s.url, s.generation, s.events, s.disabled_at_ms, c.tier, c.opted_out_at_ms
+		SELECT s.subscription_id, s.customer_id, s.url, s.generation, s.events, s.disabled_at_ms IS NOT NULL, s.probation, c.tier, c.opted_out_at_ms
 		FROM webhook_subscriptions s JOIN customers c ON c.customer_id = s.customer_id WHERE s.sub_seq = $1`, subSeq).
-		Scan(&t.subscriptionID, &t.customerID, &t.url, &t.generation, &events, &disabled, &tier, &optedOut)
+		Scan(&t.subscriptionID, &t.customerID, &t.url, &t.generation, &events, &t.disabled, &t.probation, &tier, &optedOut)
 	if err != nil {
 		return nil, fmt.Errorf("reading subscription: %w", err)
 	}
@@ -308,8 +318,6 @@ func readTarget(q store.Querier, keys *store.Keyring, subSeq int64, now time.Tim
 		return nil, fmt.Errorf("subscription %s: %w", t.subscriptionID, err)
 	}
 	switch {
-	case disabled.Valid:
-		t.refused = reasonDisabled
 	case tier != store.TierPaid:
 		t.refused = reasonFree
 	case optedOut.Valid:
@@ -350,42 +358,68 @@ func (w *work) request() Request {
 }
 
 // fail writes down that a delivery is given up without a request.
-func fail(tx *store.Tx, w *work, reason string) error {
-	_, err := tx.Exec(`
+func fail(tx *store.Tx, t totals, w *work, reason string) error {
+	n, err := tx.Update(`
 		UPDATE webhook_deliveries SET status = 'failed', reason = $1, next_attempt_at_ms = NULL, finished_at_ms = $2
 		WHERE delivery_seq = $3 AND status = 'pending'`, reason, tx.NowMS(), w.seq)
 	if err != nil {
 		return fmt.Errorf("failing delivery: %w", err)
 	}
+	t.move(n, StatusPending, StatusFailed)
 	return nil
 }
 
-// settle writes down what an attempt came to: the delivery moves to success,
-// to a later attempt, or to the dead letters. It is guarded by the number of
-// attempts. A delivery that was failed while its request was under way keeps
-// that state, unless the receiver has accepted it.
-func settle(tx *store.Tx, w *work, r Result, status Status, nextMS int64) error {
+// settle writes down what an attempt came to: the delivery moves from pending
+// to success, to a later attempt, or to the dead letters.
+func settle(tx *store.Tx, t totals, w *work, r Result, to Status, nextMS int64) error {
 	var next, finished any
-	if status == StatusPending {
+	if to == StatusPending {
 		next = nextMS
 	} else {
 		finished = tx.NowMS()
 	}
 	n, err := tx.Update(`
 		UPDATE webhook_deliveries SET attempt_count = $1, last_status = $2, last_latency_ms = $3, last_error_category = $4,
-		  status = CASE WHEN status = 'pending' OR $5 = 'success' THEN $5 ELSE status END,
-		  reason = CASE WHEN status = 'pending' OR $5 = 'success' THEN NULL ELSE reason END,
-		  next_attempt_at_ms = CASE WHEN status = 'pending' THEN $6 END,
-		  finished_at_ms = CASE WHEN status = 'pending' OR $5 = 'success' THEN $7 ELSE finished_at_ms END
-		WHERE delivery_seq = $8 AND attempt_count = $9`,
-		w.attempts+1, nullInt(r.Status), r.Duration.Milliseconds(), string(r.Category), string(status), next, finished, w.seq, w.attempts)
+		  status = $5, next_attempt_at_ms = $6, finished_at_ms = $7
+		WHERE delivery_seq = $8 AND attempt_count = $9 AND status = 'pending'`,
+		w.attempts+1, nullInt(r.Status), r.Duration.Milliseconds(), string(r.Category), string(to), next, finished, w.seq, w.attempts)
+	if err != nil {
+		return fmt.Errorf("settling delivery: %w", err)
+	}
+	t.move(n, StatusPending, to)
+	if n == 0 {
+		err = settleLate(tx, t, w, r)
+	}
+	if err != nil {
+		return err
+	}
+	return addAttempt(tx, w, r)
+}
+
+// settleLate is settle for a delivery that was failed while its request was
+// under way: it keeps that state, unless the receiver has accepted it.
+func settleLate(tx *store.Tx, t totals, w *work, r Result) error {
+	to := StatusFailed
+	if r.OK() {
+		to = StatusSuccess
+	}
+	n, err := tx.Update(`
+		UPDATE webhook_deliveries SET attempt_count = $1, last_status = $2, last_latency_ms = $3, last_error_category = $4,
+		  status = $5, reason = CASE WHEN $5 = 'failed' THEN reason END
+		WHERE delivery_seq = $6 AND attempt_count = $7 AND status = 'failed'`,
+		w.attempts+1, nullInt(r.Status), r.Duration.Milliseconds(), string(r.Category), string(to), w.seq, w.attempts)
 	if err != nil {
 		return fmt.Errorf("settling delivery: %w", err)
 	}
 	if n == 0 {
 		return errors.New("settling delivery: its attempt is written down already") // unreachable while one process sends
 	}
-	_, err = tx.Exec(`
+	t.move(n, StatusFailed, to)
+	return nil
+}
+
+func addAttempt(tx *store.Tx, w *work, r Result) error {
+	_, err := tx.Exec(`
 		INSERT INTO webhook_attempts (delivery_seq, attempt, started_at_ms, duration_ms, status, error_category, error_detail, response_excerpt, remote_addr)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
 		w.seq, w.attempts+1, r.StartedAt.UnixMilli(), r.Duration.Milliseconds(), nullInt(r.Status), string(r.Category), r.Detail, r.Excerpt, r.RemoteAddr)

@@ -65,6 +65,9 @@ type fanned struct {
 // step runs one step, in the background lane.
 func (f *fanout) step(ctx context.Context) (fanned, error) {
 	var done fanned
+	if any, err := exists(f.db.Reader(ctx), `SELECT 1 FROM outbox_events WHERE published_at_ms IS NULL LIMIT 1`); err != nil || !any {
+		return done, err
+	}
 	err := f.db.WriteBackground(ctx, func(tx *store.Tx) error {
 		done = fanned{}
 		events, err := readUnpublished(tx)
@@ -124,7 +127,9 @@ func (f *fanout) publish(tx *store.Tx, events []unpublished, done *fanned) error
 			return err
 		}
 	}
-	return nil
+	added := totals{}
+	added.move(int64(inserted), "", StatusPending)
+	return added.write(tx)
 }
 
 // candidates reads the active subscriptions after the event's cursor, of its

@@ -28,10 +28,13 @@ type finished struct {
 	result Result
 }
 
-// settled is a delivery whose result is in the file, and when it is due again.
+// settled is a delivery whose result is in the file, and what the queue has to
+// know of it.
 type settled struct {
-	work *work
-	next int64 // ms; noneDue: it is finished
+	work      *work
+	next      int64  // when it is due again, ms; noneDue: it is finished
+	probation bool   // the subscription's, after this result
+	disabled  Reason // why the subscription was disabled by this result; "": it was not
 }
 
 // finisher writes results down: those that are there, in one transaction, with
@@ -100,7 +103,7 @@ func (f *finisher) finish(batch []finished) {
 		}
 		return
 	}
-	f.giveBack([]settled{{batch[0].work, time.Now().Add(time.Minute).UnixMilli()}})
+	f.giveBack([]settled{{work: batch[0].work, next: time.Now().Add(time.Minute).UnixMilli(), probation: true}})
 }
 
 // commit writes a batch in one transaction, logs it and gives it back.
@@ -139,14 +142,13 @@ func (f *finisher) giveBack(back []settled) {
 // record is what was written for one result.
 type record struct {
 	settled
-	result   Result
-	status   Status
-	disabled Reason // the subscription was disabled by this result
+	result Result
+	status Status
 }
 
 // write puts a batch into one transaction.
 func (f *finisher) write(tx *store.Tx, batch []finished) ([]record, error) {
-	subs := map[int64]*progress{}
+	subs, moved := map[int64]*progress{}, totals{}
 	var records []record
 	for _, done := range batch {
 		w := done.work
@@ -158,7 +160,7 @@ func (f *finisher) write(tx *store.Tx, batch []finished) ([]record, error) {
 			}
 			subs[w.subSeq] = p
 		}
-		r, err := f.writeOne(tx, p, done)
+		r, err := f.writeOne(tx, moved, p, done)
 		if err != nil {
 			return nil, err
 		}
@@ -169,15 +171,15 @@ func (f *finisher) write(tx *store.Tx, batch []finished) ([]record, error) {
 			return nil, err
 		}
 	}
-	return records, nil
+	return records, moved.write(tx)
 }
 
-func (f *finisher) writeOne(tx *store.Tx, p *progress, done finished) (record, error) {
+func (f *finisher) writeOne(tx *store.Tx, moved totals, p *progress, done finished) (record, error) {
 	w, r := done.work, done.result
-	rec := record{settled: settled{w, noneDue}, result: r, status: StatusFailed}
+	rec := record{settled: settled{work: w, next: noneDue, probation: p.probation}, result: r, status: StatusFailed}
 	switch {
 	case w.refused != "":
-		return rec, fail(tx, w, w.refused)
+		return rec, fail(tx, moved, w, w.refused)
 	case r.Interrupted:
 		rec.status, rec.next = StatusPending, w.dueMS
 		return rec, nil
@@ -191,7 +193,8 @@ func (f *finisher) writeOne(tx *store.Tx, p *progress, done finished) (record, e
 		}
 	}
 	rec.disabled = p.add(r)
-	if err := settle(tx, w, r, rec.status, rec.next); err != nil {
+	rec.probation = p.probation
+	if err := settle(tx, moved, w, r, rec.status, rec.next); err != nil {
 		return rec, err
 	}
 	if rec.disabled == "" {

@@ -3,8 +3,11 @@ package webhook
 import (
 	"container/heap"
 	"context"
+	"fmt"
 	"math"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"jpintel/store"
 )
@@ -13,7 +16,8 @@ import (
 const noneDue = math.MaxInt64
 
 const (
-	// claimRows is how many deliveries one subscription's claim reads ahead.
+	// claimRows is how many deliveries one claim reads at most. A lane begins
+	// with a few and reads twice as many each time that it has used them up.
 	claimRows = 128
 	// claimBytes bounds the bodies that one claim reads, and heldBytes those
 	// that all of them hold: memory is bounded in bytes, not in rows.
@@ -22,79 +26,134 @@ const (
 	// staleAfter is how long a claim is trusted: what it was allowed to send
 	// to is read again after that.
 	staleAfter = 2 * time.Second
+	// probationShare of the slots are for the lanes on probation, all together.
+	probationShare = 4
 )
 
 // queue is the due work of all subscriptions, in memory, for one goroutine.
 // Each subscription has a lane. Lanes that have something due stand in a ring
 // and give one delivery in their turn, so a subscription with a long backlog
-// takes no more than its share; the others wait in a heap for their next due
-// time. It is rebuilt from the file by scan.
+// takes no more than its share; the others wait in a heap for their time: that
+// of their next due delivery, or of the next request that their URL's rate
+// allows. It is rebuilt from the file by scan.
+//
+// A subscription that is new, or whose last outcome was a timeout or no
+// connection, is on probation: one request at a time, and all of those together
+// have a quarter of the slots. So a few dead endpoints, ten seconds a request,
+// cannot take the slots of those that answer.
 type queue struct {
-	db      *store.DB
-	perLane int // requests at a time to one subscription
+	db  *store.DB
+	opt queueOptions
 
-	lanes map[int64]*lane
-	ring  []*lane
-	waits waiting
-	held  int // bytes of bodies that lanes hold
+	lanes   map[int64]*lane
+	ring    []*lane
+	parked  []*lane // on probation, due, waiting for one of probation's slots
+	waits   waiting
+	probing int                      // probation's slots in use
+	held    int                      // bytes of bodies that lanes hold
+	rates   map[string]*rate.Limiter // by customer and URL
+}
+
+// queueOptions are the limits of a queue.
+type queueOptions struct {
+	slots   int // requests in flight, in all
+	perLane int // to one subscription
+	rate    int // a second, and as a burst, to one URL of a customer; 0: no limit
 }
 
 // lane is one subscription's work.
 type lane struct {
-	sub      int64
-	held     []work // claimed, not given out yet
-	claimed  time.Time
-	inflight map[int64]bool // delivery_seq: given out, result not yet committed
-	next     int64          // when the first delivery that is not held may be due, ms; noneDue
-	ringed   bool
-	index    int // in waits; -1: not there
+	sub       int64
+	held      []work // claimed, not given out yet
+	rows      int    // how many the next claim reads
+	claimed   time.Time
+	inflight  map[int64]*work // by delivery_seq: given out, result not yet committed
+	next      int64           // when the first delivery that is not held may be due, ms; noneDue
+	ready     int64           // not before this time, ms: the URL's rate
+	probation bool            // as the last claim or result says
+	placed    placement
+	index     int // in waits; -1: not there
 }
 
-func newQueue(db *store.DB, perLane int) *queue {
-	return &queue{db: db, perLane: perLane, lanes: map[int64]*lane{}}
+// placement is where a lane stands.
+type placement int
+
+const (
+	nowhere placement = iota
+	inRing
+	inParked
+	inWaits
+)
+
+func newQueue(db *store.DB, opt queueOptions) *queue {
+	return &queue{db: db, opt: opt, lanes: map[int64]*lane{}, rates: map[string]*rate.Limiter{}}
 }
 
 // wake says that a subscription has, or will have, a delivery due at that time.
 func (q *queue) wake(sub, at int64) {
 	l := q.lanes[sub]
 	if l == nil {
-		l = &lane{sub: sub, next: noneDue, index: -1, inflight: map[int64]bool{}}
+		l = &lane{sub: sub, next: noneDue, index: -1, inflight: map[int64]*work{}, probation: true}
 		q.lanes[sub] = l
 	}
-	if at < l.next {
-		l.next = at
-	}
+	l.next = min(l.next, at)
 	q.place(l)
 }
 
-// place puts a lane where it belongs: in the ring when it may give something,
-// in the heap when it waits for a time, nowhere when it is busy or empty.
+// limit is how many requests at a time the lane may have.
+func (q *queue) limit(l *lane) int {
+	if l.probation {
+		return 1
+	}
+	return q.opt.perLane
+}
+
+// probationSlots is how many requests all lanes on probation may have.
+func (q *queue) probationSlots() int { return max(1, q.opt.slots/probationShare) }
+
+// due is when the lane may give something next.
+func (l *lane) due() int64 {
+	if len(l.held) > 0 {
+		return l.ready
+	}
+	return max(l.next, l.ready)
+}
+
+// place puts a lane where it belongs: into the heap when it waits for a time,
+// nowhere when it is busy or empty. The ring and the parking place keep theirs.
 func (q *queue) place(l *lane) {
-	if l.ringed || len(l.inflight) >= q.perLane {
+	if l.placed == inRing || l.placed == inParked {
 		return
 	}
-	switch {
-	case len(l.held) > 0:
-		q.pushRing(l)
-	case l.next == noneDue:
-		if l.index >= 0 {
-			heap.Remove(&q.waits, l.index)
-		}
+	if len(l.held) == 0 && l.next == noneDue {
+		q.unplace(l)
 		if len(l.inflight) == 0 {
 			delete(q.lanes, l.sub)
 		}
-	case l.index >= 0:
-		heap.Fix(&q.waits, l.index)
-	default:
-		heap.Push(&q.waits, l)
+		return
 	}
+	if len(l.inflight) >= q.limit(l) {
+		q.unplace(l) // done brings it back
+		return
+	}
+	if l.placed == inWaits {
+		heap.Fix(&q.waits, l.index)
+		return
+	}
+	l.placed = inWaits
+	heap.Push(&q.waits, l)
 }
 
-func (q *queue) pushRing(l *lane) {
-	if l.index >= 0 {
+func (q *queue) unplace(l *lane) {
+	if l.placed == inWaits {
 		heap.Remove(&q.waits, l.index)
 	}
-	l.ringed = true
+	l.placed = nowhere
+}
+
+func (q *queue) enring(l *lane) {
+	q.unplace(l)
+	l.placed = inRing
 	q.ring = append(q.ring, l)
 }
 
@@ -102,34 +161,45 @@ func (q *queue) pushRing(l *lane) {
 // next one's does.
 func (q *queue) due(now time.Time) (next int64) {
 	for len(q.waits) > 0 {
-		if l := q.waits[0]; l.next > now.UnixMilli() {
-			return l.next
+		if l := q.waits[0]; l.due() > now.UnixMilli() {
+			return l.due()
 		}
-		q.pushRing(q.waits[0])
+		q.enring(q.waits[0])
 	}
 	return noneDue
 }
 
-// take gives out one delivery that is due now, of the subscription whose turn
-// it is, or nil. The delivery stays in flight until done.
+// take gives out one delivery that may be sent now, of the subscription whose
+// turn it is, or nil. The delivery stays in flight until done.
 func (q *queue) take(ctx context.Context, now time.Time) (*work, error) {
 	q.due(now)
-	for len(q.ring) > 0 {
-		l := q.ring[0]
-		q.ring = q.ring[1:]
-		l.ringed = false
+	for l := q.turn(); l != nil; l = q.turn() {
 		w, err := q.takeFrom(ctx, l, now)
 		if err != nil {
-			l.next = now.Add(time.Second).UnixMilli() // a lane that cannot be read must not spin
-			q.place(l)
-			return nil, err
+			l.ready = now.Add(time.Second).UnixMilli() // a lane that cannot be read must not spin
+			l.next = min(l.next, l.ready)
 		}
 		q.place(l)
-		if w != nil {
-			return w, nil
+		if w != nil || err != nil {
+			return w, err
 		}
 	}
 	return nil, nil
+}
+
+// turn is the lane whose turn it is: first those that have waited for a slot
+// of probation, if there is one, then the ring.
+func (q *queue) turn() (l *lane) {
+	switch {
+	case len(q.parked) > 0 && q.probing < q.probationSlots():
+		l, q.parked = q.parked[0], q.parked[1:]
+	case len(q.ring) > 0:
+		l, q.ring = q.ring[0], q.ring[1:]
+	default:
+		return nil
+	}
+	l.placed = nowhere
+	return l
 }
 
 func (q *queue) takeFrom(ctx context.Context, l *lane, now time.Time) (*work, error) {
@@ -141,11 +211,66 @@ func (q *queue) takeFrom(ctx context.Context, l *lane, now time.Time) (*work, er
 			return nil, err
 		}
 	}
+	if len(l.inflight) >= q.limit(l) {
+		return nil, nil
+	}
+	if l.probation && q.probing >= q.probationSlots() {
+		l.placed = inParked
+		q.parked = append(q.parked, l)
+		return nil, nil
+	}
+	if l.ready = q.readyAt(&l.held[0], now); l.ready > now.UnixMilli() {
+		return nil, nil
+	}
+	return q.give(l), nil
+}
+
+func (q *queue) give(l *lane) *work {
 	w := l.held[0]
 	l.held = l.held[1:]
 	q.held -= len(w.event.data)
-	l.inflight[w.seq] = true
-	return &w, nil
+	l.inflight[w.seq] = &w
+	if w.probing = l.probation; w.probing {
+		q.probing++
+	}
+	return &w
+}
+
+// readyAt takes one request of the URL's rate, or says when there will be one.
+// The rate is the customer's: all its subscriptions with that URL share it.
+func (q *queue) readyAt(w *work, now time.Time) int64 {
+	if q.opt.rate == 0 || w.refused != "" {
+		return 0
+	}
+	key := w.target.customerID + " " + w.target.url
+	limiter := q.rates[key]
+	if limiter == nil {
+		q.forgetIdleRates(now)
+		limiter = rate.NewLimiter(rate.Limit(q.opt.rate), q.opt.rate)
+		q.rates[key] = limiter
+	}
+	r := limiter.ReserveN(now, 1)
+	wait := r.DelayFrom(now)
+	if wait <= 0 {
+		return 0
+	}
+	r.CancelAt(now)
+	return now.Add(wait).UnixMilli() + 1 // whole milliseconds, never early
+}
+
+// maxRates is how many URLs' rates are remembered before those that are full
+// again, and so say nothing, are forgotten.
+const maxRates = 4096
+
+func (q *queue) forgetIdleRates(now time.Time) {
+	if len(q.rates) < maxRates {
+		return
+	}
+	for key, limiter := range q.rates {
+		if limiter.TokensAt(now) >= float64(q.opt.rate) {
+			delete(q.rates, key)
+		}
+	}
 }
 
 // drop forgets what a lane holds; the file still has it.
@@ -159,44 +284,67 @@ func (q *queue) drop(l *lane) {
 // claim reads ahead. What is in flight is still pending in the file and is
 // left out.
 func (q *queue) claim(ctx context.Context, l *lane, now time.Time) error {
-	rows, bytes := claimRows, claimBytes
+	rows, bytes := l.claimSize(q.opt.perLane), claimBytes
 	if q.held > heldBytes { // memory is full: one at a time
 		rows, bytes = 1, maxData
 	}
-	rows += len(l.inflight)
-	found, next, err := claim(ctx, q.db, l.sub, now, rows, bytes+len(l.inflight)*maxData)
+	read := rows + len(l.inflight)
+	found, err := claim(ctx, q.db, l.sub, now, read, bytes+len(l.inflight)*maxData)
 	if err != nil {
-		return err
+		return fmt.Errorf("subscription %d: %w", l.sub, err)
 	}
-	l.claimed, l.next = now, next
-	for _, w := range found {
-		if !l.inflight[w.seq] {
+	l.claimed, l.next, l.probation = now, found.next, found.probation
+	for _, w := range found.due {
+		if l.inflight[w.seq] == nil {
 			l.held = append(l.held, w)
 			q.held += len(w.event.data)
 		}
 	}
+	l.rows = 0
+	if len(l.held) >= rows && !l.probation {
+		l.rows = min(2*rows, claimRows)
+	}
 	return nil
 }
 
-// done takes back a delivery whose result is committed; next is when it is due
-// again, or noneDue.
-func (q *queue) done(w *work, next int64) {
-	l := q.lanes[w.subSeq]
-	delete(l.inflight, w.seq)
-	if next < l.next {
-		l.next = next
+// claimSize is how many deliveries the next claim reads: as many as can be sent
+// at once, and more where the last claim was used up.
+func (l *lane) claimSize(perLane int) int { return max(perLane, l.rows) }
+
+// done takes back a delivery whose result is committed.
+func (q *queue) done(s settled) {
+	l := q.lanes[s.work.subSeq]
+	if l.inflight[s.work.seq].probing {
+		q.probing--
+	}
+	delete(l.inflight, s.work.seq)
+	l.next = min(l.next, s.next)
+	l.probation = s.probation
+	if s.disabled != "" {
+		q.drop(l)
 	}
 	q.place(l)
 }
 
-// forget drops what every lane holds, so that it is read again: something that
-// it depends on may have changed.
-func (q *queue) forget() {
-	for _, l := range q.lanes {
-		if len(l.held) > 0 {
-			q.drop(l)
-			q.place(l)
+// forget drops what lanes hold, so that it is read again: something that it
+// depends on has changed. No subscription is named: all of them.
+func (q *queue) forget(subs ...int64) {
+	if len(subs) == 0 {
+		for _, l := range q.lanes {
+			q.forgetLane(l)
 		}
+	}
+	for _, sub := range subs {
+		if l := q.lanes[sub]; l != nil {
+			q.forgetLane(l)
+		}
+	}
+}
+
+func (q *queue) forgetLane(l *lane) {
+	if len(l.held) > 0 {
+		q.drop(l)
+		q.place(l)
 	}
 }
 
@@ -204,8 +352,7 @@ func (q *queue) forget() {
 // time, by stepping through the index from one subscription to the next: the
 // cost is that of the subscriptions, not of the deliveries.
 func (q *queue) scan(ctx context.Context) (subscriptions int, err error) {
-	reader := q.db.Reader(ctx)
-	rows, err := reader.Query(`
+	rows, err := q.db.Reader(ctx).Query(`
 		WITH RECURSIVE sub(seq) AS (
 		  SELECT MIN(sub_seq) FROM webhook_deliveries WHERE status = 'pending'
 		  UNION ALL
@@ -230,11 +377,11 @@ func (q *queue) scan(ctx context.Context) (subscriptions int, err error) {
 	return subscriptions, rows.Err()
 }
 
-// waiting is a heap of lanes by their next due time.
+// waiting is a heap of lanes by the time that they wait for.
 type waiting []*lane
 
 func (h waiting) Len() int           { return len(h) }
-func (h waiting) Less(i, j int) bool { return h[i].next < h[j].next }
+func (h waiting) Less(i, j int) bool { return h[i].due() < h[j].due() }
 func (h waiting) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
 	h[i].index, h[j].index = i, j

@@ -12,6 +12,7 @@ type Limits struct {
 	ConnectTimeout      Duration   `json:"connect_timeout"`
 	AnswerTimeout       Duration   `json:"answer_timeout"`
 	EndpointConcurrency int        `json:"endpoint_concurrency"` // requests at a time to one subscription
+	Rate                int        `json:"rate"`                 // requests a second, and as a burst, to one URL; 0: no limit
 	Subscriptions       int        `json:"subscriptions"`        // active ones a customer
 	MaxBody             int        `json:"max_data_bytes"`
 	SignatureTolerance  Duration   `json:"signature_tolerance"` // what receivers should allow
@@ -26,7 +27,17 @@ type Service struct {
 	Schedule []Duration // after the first attempt
 	// EndpointConcurrency is how many requests at a time one subscription gets.
 	EndpointConcurrency int
-	Brand               string
+	Rate                int // requests a second to one URL of a customer
+	// Changed is told of subscriptions that were changed, after the commit, for
+	// the worker to read them again. It may be nil.
+	Changed func(subSeq int64)
+}
+
+// changed tells the worker once the transaction is committed.
+func (s *Service) changed(tx *store.Tx, subSeq int64) {
+	if s.Changed != nil {
+		tx.AfterCommit(func() { s.Changed(subSeq) })
+	}
 }
 
 // PolicyRequest asks for the numbers in force.
@@ -38,7 +49,7 @@ type PolicyRequest struct {
 func (s *Service) Policy(context.Context, PolicyRequest) (Limits, error) {
 	return Limits{
 		RetrySchedule: s.Schedule, ConnectTimeout: Duration(connectTimeout), AnswerTimeout: Duration(answerTimeout),
-		EndpointConcurrency: s.EndpointConcurrency, Subscriptions: maxSubscriptions, MaxBody: maxData,
+		EndpointConcurrency: s.EndpointConcurrency, Rate: s.Rate, Subscriptions: maxSubscriptions, MaxBody: maxData,
 		SignatureTolerance: Duration(Tolerance), Ports: s.Guard.ports,
 	}, nil
 }

@@ -392,6 +392,7 @@ func (s *Service) Unsubscribe(ctx context.Context, r SubscriptionRequest) (NoCon
 		if _, err := disable(tx, seq, ReasonUser); err != nil {
 			return err
 		}
+		s.changed(tx, seq)
 		_, err = tx.Exec(`UPDATE webhook_subscriptions SET deleted_at_ms = COALESCE(deleted_at_ms, $1) WHERE sub_seq = $2`, tx.NowMS(), seq)
 		return err
 	})
@@ -402,7 +403,7 @@ func (s *Service) Unsubscribe(ctx context.Context, r SubscriptionRequest) (NoCon
 // writes down. It reports whether the subscription was active.
 func disable(tx *store.Tx, subSeq int64, reason Reason) (bool, error) {
 	n, err := tx.Update(`
-		UPDATE webhook_subscriptions SET disabled_at_ms = $1, disabled_reason = $2, generation = generation + 1
+		UPDATE webhook_subscriptions SET disabled_at_ms = $1, disabled_reason = $2, generation = generation + 1, sweep = 1
 		WHERE sub_seq = $3 AND disabled_at_ms IS NULL`, tx.NowMS(), reason, subSeq)
 	if err != nil {
 		return false, fmt.Errorf("disabling subscription: %w", err)

@@ -17,6 +17,7 @@ type WorkerOptions struct {
 	Schedule            []time.Duration // after the first attempt
 	Concurrency         int             // requests in flight, in all
 	EndpointConcurrency int             // to one subscription
+	Rate                int             // requests a second to one URL of a customer; 0: no limit
 	Tick                time.Duration   // the fallback: look for work even if nobody woke us
 	Drain               time.Duration   // how long a stop waits for what is in flight
 	// Steps are other packages' background work, run when the outbox is woken
@@ -50,6 +51,7 @@ type Worker struct {
 
 	mu     sync.Mutex
 	woken  map[int64]bool // subscriptions with new deliveries
+	stale  []int64        // subscriptions that were changed
 	reload bool
 	signal chan struct{}
 
@@ -73,10 +75,11 @@ func NewWorker(db *store.DB, outbox *Outbox, sender *Sender, log *slog.Logger, o
 	if opt.Random == nil {
 		opt.Random = rand.Float64
 	}
+	opt.Steps = append([]func(context.Context) (bool, error){func(ctx context.Context) (bool, error) { return sweepStep(ctx, db) }}, opt.Steps...)
 	return &Worker{
 		db: db, outbox: outbox, sender: sender, log: log, opt: opt,
 		fanout: newFanout(db), finisher: newFinisher(db, outbox, log, opt.Schedule, opt.Random),
-		queue: newQueue(db, opt.EndpointConcurrency),
+		queue: newQueue(db, queueOptions{slots: opt.Concurrency, perLane: opt.EndpointConcurrency, rate: opt.Rate}),
 		woken: map[int64]bool{}, signal: make(chan struct{}, 1), turn: &turn{},
 	}
 }
@@ -96,6 +99,15 @@ func (w *Worker) Reload() {
 	w.mu.Unlock()
 	w.notify()
 	w.outbox.wake()
+}
+
+// Forget makes the worker read a subscription again before it sends anything
+// more to it. Call it after the commit that has changed it.
+func (w *Worker) Forget(subSeq int64) {
+	w.mu.Lock()
+	w.stale = append(w.stale, subSeq)
+	w.mu.Unlock()
+	w.notify()
 }
 
 func (w *Worker) notify() {
@@ -225,9 +237,12 @@ func (w *Worker) setTimer(timer *time.Timer) {
 // receive takes what others have told.
 func (w *Worker) receive(ctx context.Context) {
 	w.mu.Lock()
-	woken, reload := w.woken, w.reload
-	w.woken, w.reload = map[int64]bool{}, false
+	woken, stale, reload := w.woken, w.stale, w.reload
+	w.woken, w.stale, w.reload = map[int64]bool{}, nil, false
 	w.mu.Unlock()
+	if len(stale) > 0 {
+		w.queue.forget(stale...)
+	}
 	if reload {
 		w.queue.forget()
 		_, err := w.queue.scan(ctx)
@@ -244,7 +259,7 @@ func (w *Worker) receive(ctx context.Context) {
 func (w *Worker) settleAll(back []settled) (slots int) {
 	for {
 		for _, s := range back {
-			w.queue.done(s.work, s.next)
+			w.queue.done(s)
 		}
 		slots += len(back)
 		select {

@@ -85,6 +85,9 @@ var invariants = map[string]string{
 		SELECT d.delivery_id FROM webhook_deliveries d
 		LEFT JOIN webhook_attempts a ON a.delivery_seq = d.delivery_seq
 		GROUP BY d.delivery_seq HAVING d.attempt_count <> COUNT(a.attempt) OR COALESCE(MAX(a.attempt), 0) <> d.attempt_count`,
+	"the totals are the deliveries'": `
+		SELECT t.status FROM webhook_totals t
+		WHERE t.deliveries <> (SELECT COUNT(*) FROM webhook_deliveries d WHERE d.status = t.status)`,
 	"a successful delivery ends with a 2xx": `
 		SELECT d.delivery_id FROM webhook_deliveries d
 		LEFT JOIN webhook_attempts a ON a.delivery_seq = d.delivery_seq AND a.attempt = d.attempt_count

@@ -1,0 +1,90 @@
+package storetest
+
+import (
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+
+	"jpintel/store"
+)
+
+// recorder is a test that only notes what it is told.
+type recorder struct {
+	testing.TB
+	errors []string
+}
+
+func (r *recorder) Helper() {}
+
+func (r *recorder) Errorf(format string, args ...any) {
+	r.errors = append(r.errors, fmt.Sprintf(format, args...))
+}
+
+const (
+	anEvent = `INSERT INTO outbox_events (seq, event_id, event_type, customer_id, subject_type, subject_id, occurred_at_ms, created_at, created_at_ms, schema_version, attributes, data)
+		VALUES (7, 'evt_7', 'x', 'acme', 'x', 'x', 0, '', 0, '', '{}', x'7b7d');`
+	aSubscription = `INSERT INTO webhook_subscriptions (sub_seq, subscription_id, customer_id, url, events, envelope, since_seq, created_at_ms)
+		VALUES (1, 'sub_1', 'acme', '', '[]', 'v1', 0, 0);`
+	aDelivery = anEvent + aSubscription + `INSERT INTO webhook_deliveries (delivery_seq, delivery_id, event_seq, sub_seq, generation, envelope, status, next_attempt_at_ms, created_at_ms)
+		VALUES (1, 'dlv_1', 7, 1, 1, 'v1', 'pending', 0, 0);`
+	success = `UPDATE webhook_deliveries SET status = 'success', next_attempt_at_ms = NULL, finished_at_ms = 0, attempt_count = 1;`
+	attempt = `INSERT INTO webhook_attempts (delivery_seq, attempt, started_at_ms, duration_ms, status) VALUES (1, %d, 0, 0, %d);`
+)
+
+func TestCheck(t *testing.T) {
+	const sound = "" // what is broken
+	for _, test := range []struct{ broken, how string }{
+		{sound, aDelivery},
+		{sound, aDelivery + success + fmt.Sprintf(attempt, 1, 204)},
+		{"the file is whole", `PRAGMA ignore_check_constraints = 1; UPDATE customers SET tier = 'gold'`},
+		{"references hold", `UPDATE api_keys SET customer_id = 'nobody'`},
+		{"a delivery is of an event that its subscription's customer may see", aDelivery + `UPDATE outbox_events SET customer_id = 'other'`},
+		{"a delivery is of an event later than its subscription", aDelivery + `UPDATE webhook_subscriptions SET since_seq = 7`},
+		{"attempts are numbered from 1 without gaps, and counted", aDelivery + fmt.Sprintf(attempt, 1, 500)},
+		{"attempts are numbered from 1 without gaps, and counted", aDelivery + success + fmt.Sprintf(attempt, 2, 200)},
+		{"a successful delivery ends with a 2xx", aDelivery + success + fmt.Sprintf(attempt, 1, 500)},
+		{"a customer has at most 20 active subscriptions", `
+			INSERT INTO webhook_subscriptions (subscription_id, customer_id, url, events, envelope, since_seq, created_at_ms)
+			WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 21)
+			SELECT 'sub_' || i, 'acme', '', '[]', 'v1', 0, 0 FROM n`},
+	} {
+		t.Run("broken: "+test.broken, func(t *testing.T) {
+			db := open(t)
+			raw, err := sql.Open("sqlite", db.Path()) // foreign keys are off
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer raw.Close()
+			if _, err := raw.Exec(test.how); err != nil {
+				t.Fatal(err)
+			}
+			r := &recorder{TB: t}
+			Check(r, db)
+			all := strings.Join(r.errors, "\n")
+			want := "invariant broken: " + test.broken + ": "
+			if test.broken == sound {
+				want = ""
+			}
+			if !strings.HasPrefix(all, want) || (all == "") != (want == "") {
+				t.Errorf("found %q, want %q", all, want)
+			}
+		})
+	}
+}
+
+// open is New without the check at the end.
+func open(t *testing.T) *store.DB {
+	db, err := store.Open(t.Context(), t.TempDir()+"/jpintel.db", store.Options{Server: true, Keys: Keys(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := db.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	Customer(t, db, "acme", store.TierPaid)
+	Customer(t, db, "other", store.TierPaid)
+	return db
+}
