@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	_ "time/tzdata" // JPINTEL_TIMEZONE must not depend on the image
 
 	"github.com/alecthomas/kong"
 
