@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/caarlos0/env/v11"
+	"golang.org/x/time/rate"
 
 	"jpintel/store"
 	"jpintel/webhook"
@@ -44,6 +45,8 @@ type Config struct {
 	AllowCIDRs          []netip.Prefix     `env:"JPINTEL_WEBHOOK_ALLOW_CIDRS" form:"networks like 127.0.0.0/8, comma" doc:"tests and development only: addresses let through although they are not public; refused on Fly"`
 	AllowHTTP           bool               `env:"JPINTEL_WEBHOOK_ALLOW_HTTP" envDefault:"0" form:"0 or 1" doc:"tests and development only: plain http is let through; refused on Fly"`
 	Resolver            string             `env:"JPINTEL_WEBHOOK_RESOLVER" form:"host:port" doc:"DNS server for customers' names; unset: the system's"`
+
+	APIRate int `env:"JPINTEL_API_RATE" envDefault:"20" form:"a number, 0 for no limit" doc:"API calls a second, and as a burst, per customer"`
 
 	LogLevel  string `env:"JPINTEL_LOG_LEVEL" envDefault:"info" form:"debug, info, warn or error" doc:"what is logged"`
 	LogFormat string `env:"JPINTEL_LOG_FORMAT" form:"json or text" doc:"unset: text on a terminal, json elsewhere"`
@@ -152,6 +155,7 @@ func (c *Config) validate() error {
 		wrong("JPINTEL_WEBHOOK_TICK", c.Tick > 0),
 		wrong("JPINTEL_WEBHOOK_BRAND", brandForm.MatchString(c.Brand)),
 		wrong("JPINTEL_WEBHOOK_RESOLVER", c.Resolver == "" || validAddr(c.Resolver)),
+		wrong("JPINTEL_API_RATE", c.APIRate >= 0),
 		wrong("JPINTEL_LOG_LEVEL", strings.Contains(" debug info warn error ", " "+c.LogLevel+" ")),
 		wrong("JPINTEL_LOG_FORMAT", c.LogFormat == "" || c.LogFormat == "json" || c.LogFormat == "text"),
 		c.validateFly(),
@@ -198,6 +202,14 @@ func (c *Config) guard() *webhook.Guard {
 	return webhook.NewGuard(webhook.GuardOptions{
 		Ports: c.Ports, AllowCIDRs: c.AllowCIDRs, AllowHTTP: c.AllowHTTP, OwnHosts: c.ownHosts(), Resolver: c.Resolver,
 	})
+}
+
+// callRate is how many API calls a second a customer may make.
+func (c *Config) callRate() rate.Limit {
+	if c.APIRate == 0 {
+		return rate.Inf
+	}
+	return rate.Limit(c.APIRate)
 }
 
 func (c *Config) schedule() []time.Duration {

@@ -12,6 +12,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"jpintel/store"
 	"jpintel/webhook"
 	"jpintel/webhook/programs"
@@ -64,7 +66,8 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 	service := &api{
 		db: db, log: log, programs: state, worker: worker, tick: time.Duration(a.config.Tick),
 		hasAdmin: a.config.AdminToken != "", admin: sha256.Sum256([]byte(a.config.AdminToken)),
-		webhooks: a.webhooks(db, outbox, guard),
+		webhooks: a.webhooks(db, outbox, guard), fly: a.config.Fly != "",
+		calls: newLimiters(a.config.callRate(), max(a.config.APIRate, 1)), guesses: newLimiters(rate.Every(guessEvery), guessBurst),
 	}
 	service.webhooks.Changed = worker.Forget
 	listener, err := net.Listen("tcp", a.config.Addr)

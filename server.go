@@ -55,6 +55,9 @@ type api struct {
 	admin    [sha256.Size]byte // of the token, so that comparing takes no notice of lengths
 	hasAdmin bool
 	tick     time.Duration
+	calls    *limiters // by customer
+	guesses  *limiters // wrong keys and tokens, by address
+	fly      bool      // Fly's proxy is in front
 }
 
 // routes is the whole surface. Every route is in docs/openapi.yaml; a test
@@ -105,7 +108,7 @@ func (a *api) handler() http.Handler {
 	fail := func(err error) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { writeError(&call{r: r, w: w}, a.log, err) })
 	}
-	router.NotFound = fail(store.Errorf(store.CodeNotFound, "no such call"))
+	router.NotFound = fail(errNoCall)
 	router.MethodNotAllowed = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_ = writeJSON(w, http.StatusMethodNotAllowed, map[string]string{"detail": "no such call: this path allows " + w.Header().Get("Allow")})
 	})
@@ -127,11 +130,31 @@ func (a *api) serve(r route, c *call) {
 
 // authorize is the one place that decides who may call.
 func (a *api) authorize(who access, c *call) error {
-	switch who {
-	case open:
+	if who == open {
 		return nil
-	case admin:
-		return a.authorizeAdmin(c.r)
+	}
+	if who == admin && !a.hasAdmin {
+		return errNoCall
+	}
+	from, now := clientAddress(c.r, a.fly), time.Now()
+	if wait := a.guesses.exhausted(from, now); wait > 0 {
+		return tooMany(c.w, wait, "too many wrong keys from this address")
+	}
+	err := a.identify(who, c)
+	if store.CodeOf(err) == store.CodeUnauthorized {
+		a.guesses.take(from, now)
+	}
+	return err
+}
+
+// errNoCall is the answer to a path that leads nowhere, and to the operator's
+// calls where no token is configured.
+var errNoCall = store.Errorf(store.CodeNotFound, "no such call")
+
+// identify finds out who calls, and whether that is enough.
+func (a *api) identify(who access, c *call) error {
+	if who == admin {
+		return a.identifyAdmin(c.r)
 	}
 	caller, err := a.db.Authenticate(c.r.Context(), c.r.Header.Get("X-API-Key"))
 	if err != nil {
@@ -141,16 +164,16 @@ func (a *api) authorize(who access, c *call) error {
 	if o, ok := c.w.(*observed); ok {
 		o.customer = caller.CustomerID
 	}
+	if wait := a.calls.take(caller.CustomerID, time.Now()); wait > 0 {
+		return tooMany(c.w, wait, "too many calls")
+	}
 	if who == paid && caller.Tier != store.TierPaid {
 		return webhook.ErrFreeTier
 	}
 	return nil
 }
 
-func (a *api) authorizeAdmin(r *http.Request) error {
-	if !a.hasAdmin {
-		return store.Errorf(store.CodeNotFound, "no such call")
-	}
+func (a *api) identifyAdmin(r *http.Request) error {
 	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	given := sha256.Sum256([]byte(token))
 	if !ok || subtle.ConstantTimeCompare(given[:], a.admin[:]) != 1 {

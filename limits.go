@@ -1,0 +1,109 @@
+package main
+
+import (
+	"math"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"jpintel/store"
+)
+
+const (
+	// guessBurst wrong keys or tokens are answered to one address at once, then
+	// one every guessEvery: plenty for a typo, nothing for a search.
+	guessBurst = 20
+	guessEvery = 6 * time.Second
+	// maxLimiters bounds the memory of one kind of limit.
+	maxLimiters = 10_000
+)
+
+// limiters is one rate for each of many callers.
+type limiters struct {
+	rate  rate.Limit
+	burst int
+
+	mu sync.Mutex
+	by map[string]*rate.Limiter
+}
+
+func newLimiters(perSecond rate.Limit, burst int) *limiters {
+	return &limiters{rate: perSecond, burst: burst, by: map[string]*rate.Limiter{}}
+}
+
+func (l *limiters) of(caller string, now time.Time) *rate.Limiter {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if found := l.by[caller]; found != nil {
+		return found
+	}
+	if len(l.by) >= maxLimiters {
+		for other, limiter := range l.by { // those that are full again say nothing
+			if limiter.TokensAt(now) >= float64(l.burst) {
+				delete(l.by, other)
+			}
+		}
+	}
+	if len(l.by) >= maxLimiters {
+		clear(l.by) // an attack from everywhere: bounded memory comes first
+	}
+	limiter := rate.NewLimiter(l.rate, l.burst)
+	l.by[caller] = limiter
+	return limiter
+}
+
+// take counts one call and returns how long the caller has to wait, 0 if it
+// need not: then the call is not counted.
+func (l *limiters) take(caller string, now time.Time) time.Duration {
+	r := l.of(caller, now).ReserveN(now, 1)
+	wait := r.DelayFrom(now)
+	if wait > 0 {
+		r.CancelAt(now)
+	}
+	return wait
+}
+
+// exhausted returns how long the caller has to wait, without counting.
+func (l *limiters) exhausted(caller string, now time.Time) time.Duration {
+	missing := 1 - l.of(caller, now).TokensAt(now)
+	if missing <= 0 {
+		return 0
+	}
+	return time.Duration(missing / float64(l.rate) * float64(time.Second))
+}
+
+// tooMany answers 429 with the time to wait, in whole seconds.
+func tooMany(w http.ResponseWriter, wait time.Duration, message string) error {
+	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(max(wait.Seconds(), 1)))))
+	return store.Errorf(store.CodeRateLimited, "%s", message)
+}
+
+// clientAddress is who a request comes from, as far as limits go: an IPv4
+// address, or an IPv6 network of 64 bits, which is one customer's line. behindFly
+// says that Fly's proxy is in front, whose header can be trusted.
+func clientAddress(r *http.Request, behindFly bool) string {
+	text, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		text = r.RemoteAddr
+	}
+	if given := r.Header.Get("Fly-Client-IP"); behindFly && given != "" {
+		text = given
+	}
+	addr, err := netip.ParseAddr(text)
+	if err != nil {
+		return text
+	}
+	if addr = addr.Unmap(); addr.Is4() {
+		return addr.String()
+	}
+	network, err := addr.Prefix(64)
+	if err != nil {
+		return addr.String() // unreachable: an IPv6 address has 128 bits
+	}
+	return network.String()
+}
