@@ -27,7 +27,7 @@ type commands struct {
 	Migrate       migrateCmd      `cmd:"" help:"Bring the file's schema up to date and list what ran."`
 	Config        configCmd       `cmd:"" help:"Print every environment variable with its value and meaning."`
 	Customers     customersCmd    `cmd:"" help:"Customers: add, list, show, set-tier."`
-	Keys          keysCmd         `cmd:"" help:"API keys: create, list, revoke."`
+	Keys          keysCmd         `cmd:"" help:"API keys: create, list, revoke; secrets: rekey."`
 	Programs      programsCmd     `cmd:"" help:"Programs: import."`
 	Events        eventsCmd       `cmd:"" help:"Events: list, show."`
 	Subscriptions subscriptionCmd `cmd:"" help:"Subscriptions: list, show."`

@@ -103,6 +103,7 @@ type keysCmd struct {
 	Create keysCreateCmd `cmd:"" help:"Make an API key for a customer. It is shown this once."`
 	List   keysListCmd   `cmd:"" help:"List a customer's API keys."`
 	Revoke keysRevokeCmd `cmd:"" help:"End an API key at once."`
+	Rekey  keysRekeyCmd  `cmd:"" help:"Seal every secret again under the first key of JPINTEL_MASTER_KEY."`
 }
 
 type keysCreateCmd struct {
@@ -149,5 +150,22 @@ func (c *keysRevokeCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		return show(a, map[string]any{"key_id": c.KeyID, "revoked": true})
+	})
+}
+
+type keysRekeyCmd struct{}
+
+// Run seals everything again. The server must have both keys while it runs;
+// afterwards the old one can go.
+func (keysRekeyCmd) Run(ctx context.Context, a *app) error {
+	return a.withDB(ctx, func(db *store.DB) error {
+		resealed, err := webhook.Rekey(ctx, db)
+		if err != nil {
+			return err
+		}
+		if err := db.Write(ctx, store.RekeyCheck); err != nil {
+			return err
+		}
+		return show(a, map[string]int{"resealed": resealed})
 	})
 }

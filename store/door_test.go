@@ -310,6 +310,10 @@ func TestManyStatementTexts(t *testing.T) {
 	if !slices.Equal(got, []int{0, 1, 2, 3, 4}) {
 		t.Errorf("rows %v", got)
 	}
+	write(t, db, insert(5)) // prepares again what the door has dropped
+	if got := numbers(t, db); len(got) != 6 {
+		t.Errorf("rows %v", got)
+	}
 }
 
 func TestBackgroundRunsWhenTheForegroundIsEmpty(t *testing.T) {

@@ -159,3 +159,19 @@ func (db *DB) checkKeys(ctx context.Context) error {
 	}
 	return nil
 }
+
+// RekeyCheck seals what the master key is recognised by under the first key.
+// Every other sealed value has to be sealed again before: after it, a start
+// without the old key is let through.
+func RekeyCheck(tx *Tx) error {
+	var sealed []byte
+	if err := tx.QueryRow(`SELECT key_check FROM control WHERE id = 1`).Scan(&sealed); err != nil {
+		return fmt.Errorf("reading the control row: %w", err)
+	}
+	sealed, changed, err := tx.Keys().Reseal(sealed, keyCheck)
+	if err != nil || !changed {
+		return err
+	}
+	_, err = tx.Exec(`UPDATE control SET key_check = $1 WHERE id = 1`, sealed)
+	return err
+}

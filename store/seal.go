@@ -89,6 +89,19 @@ func (k *Keyring) Unseal(sealed []byte, context string) ([]byte, error) {
 	return secret, nil
 }
 
+// Reseal seals a value again under the first key. changed is false where it is
+// under that key already.
+func (k *Keyring) Reseal(sealed []byte, context string) (resealed []byte, changed bool, err error) {
+	secret, err := k.Unseal(sealed, context)
+	if err != nil {
+		return nil, false, err
+	}
+	if string(sealed[2:2+sealed[1]]) == k.ids[0] {
+		return sealed, false, nil
+	}
+	return k.Seal(secret, context), true, nil
+}
+
 // Hash is HMAC-SHA256(value, salt): for recognising a secret, not for getting
 // it back.
 func (k *Keyring) Hash(value string) []byte {

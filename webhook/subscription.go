@@ -438,7 +438,11 @@ func SetTier(tx *store.Tx, customer string, tier store.Tier) error {
 	if err != nil {
 		return fmt.Errorf("reading subscriptions: %w", err)
 	}
-	seqs, err := store.Collect(rows, func(r *sql.Rows) (seq int64, err error) { return seq, r.Scan(&seq) })
+	seqs, err := store.Collect(rows, func(r *sql.Rows) (int64, error) {
+		var seq int64
+		err := r.Scan(&seq)
+		return seq, err
+	})
 	if err != nil {
 		return fmt.Errorf("reading subscriptions: %w", err)
 	}
