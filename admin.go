@@ -99,5 +99,9 @@ func (p *patientReader) Read(b []byte) (int, error) {
 	// Where the connection has no deadlines (in tests), there is none to move.
 	_ = p.conn.SetReadDeadline(time.Now().Add(streamPause))
 	_ = p.conn.SetWriteDeadline(time.Now().Add(streamPause + writeTimeout))
-	return p.body.Read(b)
+	n, err := p.body.Read(b)
+	if err != nil && err != io.EOF {
+		err = &store.Error{Code: store.CodeInvalid, Message: "the stream ended early; a part of it may be stored: send it again", Err: err}
+	}
+	return n, err
 }

@@ -40,6 +40,8 @@ type Config struct {
 	Rate                int                `env:"JPINTEL_WEBHOOK_RATE" envDefault:"30" form:"a number, 0 for no limit" doc:"webhook requests a second, and as a burst, to one URL of a customer"`
 	Schedule            []webhook.Duration `env:"JPINTEL_WEBHOOK_RETRY_SCHEDULE" envDefault:"1m,5m,30m,2h,12h" form:"durations like 1m,5m,30m" doc:"waits after the first, second … failed attempt, each ±10 %; then the delivery is a dead letter"`
 	Tick                webhook.Duration   `env:"JPINTEL_WEBHOOK_TICK" envDefault:"1s" form:"a duration like 30s" doc:"fallback ticker: how late work is found that nobody announced"`
+	Retention           webhook.Duration   `env:"JPINTEL_WEBHOOK_RETENTION" envDefault:"30d" form:"a duration like 30d" doc:"how long finished deliveries and dead letters stay, with their attempts"`
+	EventRetention      webhook.Duration   `env:"JPINTEL_EVENT_RETENTION" envDefault:"90d" form:"a duration like 90d, no shorter than JPINTEL_WEBHOOK_RETENTION" doc:"how long events stay in the feed"`
 	Brand               string             `env:"JPINTEL_WEBHOOK_BRAND" envDefault:"Jpintel" form:"letters and digits" doc:"header names (X-Jpintel-Signature) and User-Agent"`
 	Ports               []uint16           `env:"JPINTEL_WEBHOOK_PORTS" envDefault:"443,8443" form:"port numbers, comma" doc:"ports that customers' URLs may have"`
 	AllowCIDRs          []netip.Prefix     `env:"JPINTEL_WEBHOOK_ALLOW_CIDRS" form:"networks like 127.0.0.0/8, comma" doc:"tests and development only: addresses let through although they are not public; refused on Fly"`
@@ -153,6 +155,8 @@ func (c *Config) validate() error {
 		wrong("JPINTEL_WEBHOOK_ENDPOINT_CONCURRENCY", c.EndpointConcurrency > 0),
 		wrong("JPINTEL_WEBHOOK_RATE", c.Rate >= 0),
 		wrong("JPINTEL_WEBHOOK_TICK", c.Tick > 0),
+		wrong("JPINTEL_WEBHOOK_RETENTION", c.Retention > 0),
+		wrong("JPINTEL_EVENT_RETENTION", c.EventRetention >= c.Retention),
 		wrong("JPINTEL_WEBHOOK_BRAND", brandForm.MatchString(c.Brand)),
 		wrong("JPINTEL_WEBHOOK_RESOLVER", c.Resolver == "" || validAddr(c.Resolver)),
 		wrong("JPINTEL_API_RATE", c.APIRate >= 0),

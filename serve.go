@@ -61,7 +61,8 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 	state := &programs.Service{DB: db, Outbox: outbox}
 	worker := webhook.NewWorker(db, outbox, sender, log, webhook.WorkerOptions{
 		Schedule: a.config.schedule(), Concurrency: a.config.Concurrency, EndpointConcurrency: a.config.EndpointConcurrency,
-		Rate: a.config.Rate, Tick: time.Duration(a.config.Tick), Drain: drain, Steps: []func(context.Context) (bool, error){state.Step},
+		Rate: a.config.Rate, Tick: time.Duration(a.config.Tick), Drain: drain,
+		Retention: time.Duration(a.config.Retention), EventRetention: time.Duration(a.config.EventRetention), Steps: []func(context.Context) (bool, error){state.Step},
 	})
 	service := &api{
 		db: db, log: log, programs: state, worker: worker, tick: time.Duration(a.config.Tick),
@@ -79,11 +80,18 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 
 // webhooks is the service behind the customers' calls and the CLI.
 func (a *app) webhooks(db *store.DB, outbox *webhook.Outbox, guard *webhook.Guard) *webhook.Service {
-	return &webhook.Service{DB: db, Outbox: outbox, Guard: guard, Schedule: a.config.Schedule, EndpointConcurrency: a.config.EndpointConcurrency, Rate: a.config.Rate}
+	return &webhook.Service{
+		DB: db, Outbox: outbox, Guard: guard, Schedule: a.config.Schedule, EndpointConcurrency: a.config.EndpointConcurrency,
+		Rate: a.config.Rate, Retention: a.config.Retention, EventRetention: a.config.EventRetention,
+	}
 }
 
 // run serves until ctx ends, then stops in order.
 func (a *api) run(ctx context.Context, listener net.Listener) error {
+	schema, err := a.db.Migrations(ctx)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
 	working, stopWorking := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWorking()
 	worked := make(chan error, 1)
@@ -96,7 +104,7 @@ func (a *api) run(ctx context.Context, listener net.Listener) error {
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	a.log.Info("listening", "addr", listener.Addr().String(), "version", version, "boot_id", a.db.BootID, "db", a.db.Path(), "pid", os.Getpid())
+	a.log.Info("listening", "addr", listener.Addr().String(), "version", version, "schema", len(schema), "boot_id", a.db.BootID, "db", a.db.Path(), "pid", os.Getpid())
 
 	var failed error
 	select {

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"regexp"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -109,13 +110,20 @@ func (a *api) handler() http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { writeError(&call{r: r, w: w}, a.log, err) })
 	}
 	router.NotFound = fail(errNoCall)
-	router.MethodNotAllowed = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_ = writeJSON(w, http.StatusMethodNotAllowed, map[string]string{"detail": "no such call: this path allows " + w.Header().Get("Allow")})
-	})
+	router.MethodNotAllowed = http.HandlerFunc(methodNotAllowed)
 	router.PanicHandler = func(w http.ResponseWriter, r *http.Request, what any) {
 		writeError(&call{r: r, w: w}, a.log, fmt.Errorf("panic: %v\n%s", what, debug.Stack()))
 	}
 	return a.observe(router)
+}
+
+// methodNotAllowed answers 405. The router has set Allow; it counts OPTIONS in,
+// which no path has.
+func methodNotAllowed(w http.ResponseWriter, _ *http.Request) {
+	allowed := strings.Split(w.Header().Get("Allow"), ", ")
+	allow := strings.Join(slices.DeleteFunc(allowed, func(m string) bool { return m == http.MethodOptions }), ", ")
+	w.Header().Set("Allow", allow)
+	_ = writeJSON(w, http.StatusMethodNotAllowed, map[string]string{"detail": "no such call: this path allows " + allow})
 }
 
 func (a *api) serve(r route, c *call) {

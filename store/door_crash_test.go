@@ -51,7 +51,7 @@ func TestAcknowledgedWritesSurviveAKill(t *testing.T) {
 	var acknowledged []string
 	for range rounds {
 		p := start(t, "write until killed", path)
-		for range 1 + rand.IntN(300) { // then it dies, at any point of its work
+		for range 1 + rand.IntN(500) { // then it dies, at any point of its work
 			if !p.out.Scan() {
 				break
 			}

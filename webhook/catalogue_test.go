@@ -3,7 +3,7 @@ package webhook
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
+	flags "flag"
 	"fmt"
 	"os"
 	"reflect"
@@ -14,7 +14,7 @@ import (
 	"jpintel/store"
 )
 
-var update = flag.Bool("update", false, "write testdata/golden/events.json anew")
+var update = flags.Bool("update", false, "write testdata/golden/events.json anew")
 
 // contract is the catalogue as docs/delivery-contract.md promises it: a change
 // here breaks customers.

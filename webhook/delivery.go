@@ -246,6 +246,13 @@ type claimed struct {
 	probation bool  // the subscription's, as the file has it
 }
 
+const claimQuery = `
+	SELECT d.delivery_seq, d.delivery_id, d.attempt_count, d.schedule_base, d.next_attempt_at_ms, d.envelope,
+	  e.seq, e.event_id, e.event_type, COALESCE(e.customer_id, ''), e.subject_type, e.subject_id, e.occurred_at_ms,
+	  e.created_at, e.created_at_ms, e.schema_version, COALESCE(e.correlation_id, ''), e.data
+	FROM webhook_deliveries d JOIN outbox_events e ON e.seq = d.event_seq
+	WHERE d.sub_seq = $1 AND d.status = 'pending' AND d.generation = $2 ORDER BY d.next_attempt_at_ms LIMIT $3`
+
 // claim reads up to limit deliveries of a subscription in the order of their
 // due times, with at most maxBytes of bodies (one delivery is always read).
 // Nothing is written: what is in flight is in this process's memory, and a
@@ -259,12 +266,7 @@ func claim(ctx context.Context, db *store.DB, subSeq int64, now time.Time, limit
 		return found, err
 	}
 	found.probation = t.probation
-	rows, err := q.Query(`
-		SELECT d.delivery_seq, d.delivery_id, d.attempt_count, d.schedule_base, d.next_attempt_at_ms, d.envelope,
-		  e.seq, e.event_id, e.event_type, COALESCE(e.customer_id, ''), e.subject_type, e.subject_id, e.occurred_at_ms,
-		  e.created_at, e.created_at_ms, e.schema_version, COALESCE(e.correlation_id, ''), e.data
-		FROM webhook_deliveries d JOIN outbox_events e ON e.seq = d.event_seq
-		WHERE d.sub_seq = $1 AND d.status = 'pending' AND d.generation = $2 ORDER BY d.next_attempt_at_ms LIMIT $3`, subSeq, t.generation, limit+1)
+	rows, err := q.Query(claimQuery, subSeq, t.generation, limit+1)
 	if err != nil {
 		return found, fmt.Errorf("reading due deliveries: %w", err)
 	}

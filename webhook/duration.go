@@ -40,6 +40,8 @@ func (d Duration) String() string {
 		return fmt.Sprintf("%dh", t/time.Hour)
 	case t >= time.Minute && t%time.Minute == 0:
 		return fmt.Sprintf("%dm", t/time.Minute)
+	case t >= time.Second && t%time.Second == 0:
+		return fmt.Sprintf("%ds", t/time.Second)
 	}
 	return t.String()
 }

@@ -300,18 +300,39 @@ func (p *progress) write(tx *store.Tx) error {
 	_, err := tx.Exec(`
 		UPDATE webhook_subscriptions SET failures_streak = $1, probation = $2, last_dns = $3, last_delivery_at_ms = $4,
 		  last_success_at_ms = COALESCE($5, last_success_at_ms), last_status = $6 WHERE sub_seq = $7`,
-		p.streak, p.probation, p.lastDNS, p.last.StartedAt.Add(p.last.Duration).UnixMilli(), success, nullInt(p.last.Status), p.sub)
+		p.streak, bit(p.probation), bit(p.lastDNS), p.last.StartedAt.Add(p.last.Duration).UnixMilli(), success, nullInt(p.last.Status), p.sub)
 	if err != nil {
 		return fmt.Errorf("updating subscription: %w", err)
 	}
-	_, err = tx.Exec(`
+	return p.writeRate(tx)
+}
+
+// writeRate counts the outcomes of these five minutes. The first of them
+// forgets those that no page shows any more.
+func (p *progress) writeRate(tx *store.Tx) error {
+	var sum int
+	if err := tx.QueryRow(`
 		INSERT INTO webhook_rates (sub_seq, bucket_ms, ok, failed) VALUES ($1, $2, $3, $4)
-		ON CONFLICT (sub_seq, bucket_ms) DO UPDATE SET ok = ok + excluded.ok, failed = failed + excluded.failed`,
-		p.sub, tx.Now.Truncate(rateBucket).UnixMilli(), p.ok, p.failed)
-	if err != nil {
+		ON CONFLICT (sub_seq, bucket_ms) DO UPDATE SET ok = ok + excluded.ok, failed = failed + excluded.failed
+		RETURNING ok + failed`,
+		p.sub, tx.Now.Truncate(rateBucket).UnixMilli(), p.ok, p.failed).Scan(&sum); err != nil {
 		return fmt.Errorf("counting outcomes: %w", err)
 	}
+	if sum > p.ok+p.failed {
+		return nil
+	}
+	if _, err := tx.Exec(`DELETE FROM webhook_rates WHERE sub_seq = $1 AND bucket_ms < $2`, p.sub, tx.Now.Add(-rateKept).UnixMilli()); err != nil {
+		return fmt.Errorf("forgetting outcomes: %w", err)
+	}
 	return nil
+}
+
+// bit is a truth as it is stored.
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 // log writes the one line of an attempt.

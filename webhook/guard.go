@@ -105,14 +105,19 @@ func (g *Guard) CheckURL(raw string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := g.checkPort(u, host, addr); err != nil {
+	port, err := g.checkPort(u, addr)
+	if err != nil {
 		return "", err
 	}
-	u.Host = canonicalHost(host, addr, u)
+	u.Host = canonicalHost(u.Scheme, host, addr, port)
 	if u.Path == "" {
 		u.Path = "/"
 	}
-	return u.String(), nil
+	canonical := u.String()
+	if len(canonical) > maxURL { // escaping makes it longer
+		return "", refuse("url_too_long", "at most %d bytes", maxURL)
+	}
+	return canonical, nil
 }
 
 // checkHost returns the host's canonical name, or its address where it is one.
@@ -126,8 +131,8 @@ func (g *Guard) checkHost(hostport, host string) (string, netip.Addr, error) {
 	}
 	// Map first, then check: full-width digits and enclosed letters become an
 	// address or "localhost" only here.
-	name, err := hostProfile.ToASCII(host)
-	if err != nil {
+	name, ok := mapHost(host)
+	if !ok {
 		return "", netip.Addr{}, refuse("host_name", "not a host name")
 	}
 	dotted := strings.HasSuffix(name, ".")
@@ -141,6 +146,17 @@ func (g *Guard) checkHost(hostport, host string) (string, netip.Addr, error) {
 // hostProfile is the mapping that resolvers and browsers apply. Underscores
 // are allowed: customers have them.
 var hostProfile = idna.New(idna.MapForLookup(), idna.BidiRule(), idna.StrictDomainName(false))
+
+// mapHost returns the name that is looked up. One that the mapping would change
+// again or refuse, as it makes of bytes that are no UTF-8, is none.
+func mapHost(host string) (string, bool) {
+	name, err := hostProfile.ToASCII(host)
+	if err != nil {
+		return "", false
+	}
+	again, err := hostProfile.ToASCII(name)
+	return name, err == nil && again == name
+}
 
 // refusedSuffixes are names that mean this machine or a private network.
 var refusedSuffixes = []string{"localhost", "local", "internal", "flycast", "onion", "arpa", "invalid", "fly-local-6pn"}
@@ -187,17 +203,15 @@ func isNumber(l string) bool {
 	return !strings.ContainsFunc(l, func(r rune) bool { return r < '0' || r > '9' })
 }
 
-func (g *Guard) checkPort(u *url.URL, host string, addr netip.Addr) error {
+func (g *Guard) checkPort(u *url.URL, addr netip.Addr) (uint16, error) {
+	port, err := portOf(u)
 	// For addresses that are allowed by configuration, any port goes; what
 	// address a name has is known at connect, where the port is judged again.
-	if addr.IsValid() && g.allowed(addr) || !addr.IsValid() && len(g.allow) > 0 {
-		return nil
+	anyPort := addr.IsValid() && g.allowed(addr) || !addr.IsValid() && len(g.allow) > 0
+	if err != nil || !anyPort && !slices.Contains(g.ports, port) {
+		return 0, refuse("port", "port %s is not one of %s", u.Port(), portWords(g.ports))
 	}
-	port, err := portOf(u)
-	if err != nil || !slices.Contains(g.ports, port) {
-		return refuse("port", "port %s is not one of %s", u.Port(), portWords(g.ports))
-	}
-	return nil
+	return port, nil
 }
 
 func portOf(u *url.URL) (uint16, error) {
@@ -205,10 +219,14 @@ func portOf(u *url.URL) (uint16, error) {
 		n, err := strconv.ParseUint(p, 10, 16)
 		return uint16(n), err
 	}
-	if u.Scheme == "http" {
-		return 80, nil
+	return defaultPort(u.Scheme), nil
+}
+
+func defaultPort(scheme string) uint16 {
+	if scheme == "http" {
+		return 80
 	}
-	return 443, nil
+	return 443
 }
 
 func portWords(ports []uint16) string {
@@ -220,15 +238,14 @@ func portWords(ports []uint16) string {
 }
 
 // canonicalHost writes host and port as they are dialled: no default port.
-func canonicalHost(host string, addr netip.Addr, u *url.URL) string {
+func canonicalHost(scheme, host string, addr netip.Addr, port uint16) string {
 	if addr.Is6() {
 		host = "[" + addr.String() + "]"
 	}
-	port := u.Port()
-	if port == "" || u.Scheme == "https" && port == "443" || u.Scheme == "http" && port == "80" {
+	if port == defaultPort(scheme) {
 		return host
 	}
-	return host + ":" + port
+	return host + ":" + strconv.Itoa(int(port))
 }
 
 func (g *Guard) allowed(addr netip.Addr) bool {
@@ -297,10 +314,8 @@ func (g *Guard) control(_ context.Context, network, address string, _ syscall.Ra
 // Resolve returns the addresses of host, IPv4 first, if every one of them may
 // be dialled: a name with a public and a private answer is refused whole.
 func (g *Guard) Resolve(ctx context.Context, host string, port uint16) ([]netip.AddrPort, error) {
-	var addrs []netip.Addr
-	if addr, err := netip.ParseAddr(host); err == nil {
-		addrs = []netip.Addr{addr}
-	} else if addrs, err = g.resolver.LookupNetIP(ctx, "ip", host); err != nil {
+	addrs, err := g.lookup(ctx, host)
+	if err != nil {
 		return nil, err
 	}
 	// "::ffff:10.0.0.1" from a resolver may be its way to write an A record
@@ -318,6 +333,19 @@ func (g *Guard) Resolve(ctx context.Context, host string, port uint16) ([]netip.
 	}
 	slices.SortStableFunc(to, func(a, b netip.AddrPort) int { return a.Addr().BitLen() - b.Addr().BitLen() })
 	return to, nil
+}
+
+func (g *Guard) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
+	if addr, err := netip.ParseAddr(host); err == nil {
+		return []netip.Addr{addr}, nil
+	}
+	if host == "localhost" && g.allowsLoopback() {
+		// What it means is fixed (RFC 6761); which of the two a machine's hosts
+		// file lists is not.
+		both := []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+		return slices.DeleteFunc(both, func(a netip.Addr) bool { return !g.allowed(a) }), nil
+	}
+	return g.resolver.LookupNetIP(ctx, "ip", host)
 }
 
 func networkOf(addr netip.Addr) string {

@@ -348,18 +348,20 @@ func (q *queue) forgetLane(l *lane) {
 	}
 }
 
+const scanQuery = `
+	WITH RECURSIVE sub(seq) AS (
+	  SELECT MIN(sub_seq) FROM webhook_deliveries WHERE status = 'pending'
+	  UNION ALL
+	  SELECT (SELECT MIN(sub_seq) FROM webhook_deliveries WHERE status = 'pending' AND sub_seq > sub.seq) FROM sub WHERE sub.seq IS NOT NULL
+	)
+	SELECT seq, (SELECT MIN(next_attempt_at_ms) FROM webhook_deliveries WHERE status = 'pending' AND sub_seq = seq)
+	FROM sub WHERE seq IS NOT NULL`
+
 // scan finds every subscription with pending deliveries and its first due
 // time, by stepping through the index from one subscription to the next: the
 // cost is that of the subscriptions, not of the deliveries.
 func (q *queue) scan(ctx context.Context) (subscriptions int, err error) {
-	rows, err := q.db.Reader(ctx).Query(`
-		WITH RECURSIVE sub(seq) AS (
-		  SELECT MIN(sub_seq) FROM webhook_deliveries WHERE status = 'pending'
-		  UNION ALL
-		  SELECT (SELECT MIN(sub_seq) FROM webhook_deliveries WHERE status = 'pending' AND sub_seq > sub.seq) FROM sub WHERE sub.seq IS NOT NULL
-		)
-		SELECT seq, (SELECT MIN(next_attempt_at_ms) FROM webhook_deliveries WHERE status = 'pending' AND sub_seq = seq)
-		FROM sub WHERE seq IS NOT NULL`)
+	rows, err := q.db.Reader(ctx).Query(scanQuery)
 	if err != nil {
 		return 0, err
 	}

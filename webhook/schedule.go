@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -31,7 +32,8 @@ func nextAttempt(schedule []time.Duration, n int, now time.Time, random float64,
 // retryAfter reads a Retry-After header, in seconds or as an HTTP date
 // (RFC 9110, section 10.2.3). What is not one of these, or is past, is no hint.
 func retryAfter(value string, now time.Time) time.Duration {
-	if seconds, err := strconv.ParseUint(value, 10, 32); err == nil {
+	seconds, err := strconv.ParseUint(value, 10, 32)
+	if err == nil || errors.Is(err, strconv.ErrRange) { // more than fits is the most that fits
 		return time.Duration(seconds) * time.Second
 	}
 	if at, err := http.ParseTime(value); err == nil && at.After(now) {

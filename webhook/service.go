@@ -13,6 +13,8 @@ type Limits struct {
 	AnswerTimeout       Duration   `json:"answer_timeout"`
 	EndpointConcurrency int        `json:"endpoint_concurrency"` // requests at a time to one subscription
 	Rate                int        `json:"rate"`                 // requests a second, and as a burst, to one URL; 0: no limit
+	Retention           Duration   `json:"retention"`            // of finished deliveries, dead letters among them
+	EventRetention      Duration   `json:"event_retention"`      // of events in the feed
 	Subscriptions       int        `json:"subscriptions"`        // active ones a customer
 	MaxBody             int        `json:"max_data_bytes"`
 	SignatureTolerance  Duration   `json:"signature_tolerance"` // what receivers should allow
@@ -28,6 +30,8 @@ type Service struct {
 	// EndpointConcurrency is how many requests at a time one subscription gets.
 	EndpointConcurrency int
 	Rate                int // requests a second to one URL of a customer
+	Retention           Duration
+	EventRetention      Duration
 	// Changed is told of subscriptions that were changed, after the commit, for
 	// the worker to read them again. It may be nil.
 	Changed func(subSeq int64)
@@ -49,7 +53,7 @@ type PolicyRequest struct {
 func (s *Service) Policy(context.Context, PolicyRequest) (Limits, error) {
 	return Limits{
 		RetrySchedule: s.Schedule, ConnectTimeout: Duration(connectTimeout), AnswerTimeout: Duration(answerTimeout),
-		EndpointConcurrency: s.EndpointConcurrency, Rate: s.Rate, Subscriptions: maxSubscriptions, MaxBody: maxData,
+		EndpointConcurrency: s.EndpointConcurrency, Rate: s.Rate, Retention: s.Retention, EventRetention: s.EventRetention, Subscriptions: maxSubscriptions, MaxBody: maxData,
 		SignatureTolerance: Duration(Tolerance), Ports: s.Guard.ports,
 	}, nil
 }

@@ -21,10 +21,11 @@ const maxSubscriptions = 20
 const maxDescription = 256 // bytes
 
 // rateBucket is the grain of success rates; rateWindow is what "the last hour"
-// sums up.
+// sums up; rateKept is how far back they go.
 const (
 	rateBucket = 5 * time.Minute
 	rateWindow = time.Hour
+	rateKept   = 25 * time.Hour
 )
 
 // Reason is why a subscription is disabled.
@@ -116,6 +117,9 @@ func (s *Service) Subscribe(ctx context.Context, r SubscribeRequest) (SubscribeA
 // check judges what the customer sent; no network and no file.
 func (s *Service) check(r SubscribeRequest) (Subscription, error) {
 	sub := Subscription{customerID: r.CustomerID, Filter: r.Filter, Envelope: r.Envelope, Description: r.Description}
+	if r.URL == "" {
+		return sub, store.Errorf(store.CodeInvalid, "url: required")
+	}
 	var err error
 	if sub.URL, err = s.Guard.CheckURL(r.URL); err != nil {
 		return sub, urlError(err)

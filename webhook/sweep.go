@@ -35,11 +35,15 @@ func sweepStep(ctx context.Context, db *store.DB) (more bool, err error) {
 	return more && err == nil, err
 }
 
+// sweepQuery walks the due ones, whose index has pending deliveries only.
+const sweepQuery = `
+	UPDATE webhook_deliveries SET status = 'failed', reason = $1, next_attempt_at_ms = NULL, finished_at_ms = $2
+	WHERE delivery_seq IN (
+	  SELECT delivery_seq FROM webhook_deliveries
+	  WHERE sub_seq = $3 AND status = 'pending' AND generation < $4 ORDER BY next_attempt_at_ms LIMIT $5)`
+
 func sweep(tx *store.Tx, sub, generation int64) error {
-	n, err := tx.Update(`
-		UPDATE webhook_deliveries SET status = 'failed', reason = $1, next_attempt_at_ms = NULL, finished_at_ms = $2
-		WHERE delivery_seq IN (
-		  SELECT delivery_seq FROM webhook_deliveries WHERE sub_seq = $3 AND status = 'pending' AND generation < $4 LIMIT $5)`,
+	n, err := tx.Update(sweepQuery,
 		reasonDisabled, tx.NowMS(), sub, generation, sweepRows)
 	if err != nil {
 		return fmt.Errorf("sweeping: %w", err)

@@ -20,6 +20,8 @@ type WorkerOptions struct {
 	Rate                int             // requests a second to one URL of a customer; 0: no limit
 	Tick                time.Duration   // the fallback: look for work even if nobody woke us
 	Drain               time.Duration   // how long a stop waits for what is in flight
+	Retention           time.Duration   // of finished deliveries; 0: nothing is ever deleted
+	EventRetention      time.Duration   // of events, no shorter
 	// Steps are other packages' background work, run when the outbox is woken
 	// and at each tick, until they report no more.
 	Steps []func(context.Context) (more bool, err error)
@@ -75,7 +77,11 @@ func NewWorker(db *store.DB, outbox *Outbox, sender *Sender, log *slog.Logger, o
 	if opt.Random == nil {
 		opt.Random = rand.Float64
 	}
-	opt.Steps = append([]func(context.Context) (bool, error){func(ctx context.Context) (bool, error) { return sweepStep(ctx, db) }}, opt.Steps...)
+	expired := &retention{db: db, log: log, deliveries: opt.Retention, events: opt.EventRetention}
+	opt.Steps = append([]func(context.Context) (bool, error){
+		func(ctx context.Context) (bool, error) { return sweepStep(ctx, db) },
+		expired.step,
+	}, opt.Steps...)
 	return &Worker{
 		db: db, outbox: outbox, sender: sender, log: log, opt: opt,
 		fanout: newFanout(db), finisher: newFinisher(db, outbox, log, opt.Schedule, opt.Random),
@@ -121,6 +127,9 @@ func (w *Worker) notify() {
 // flight has Drain to finish, and what is cut off then is no attempt.
 func (w *Worker) Run(ctx context.Context) error {
 	found, err := w.queue.scan(ctx)
+	if ctx.Err() != nil {
+		return nil // stopped before it had begun
+	}
 	if err != nil {
 		return fmt.Errorf("looking for pending deliveries: %w", err)
 	}

@@ -107,17 +107,28 @@ func parseObject(text []byte) (object, error) {
 	return o, nil
 }
 
-// text returns a member that is a string, or "".
-func (o object) text(name string) string {
-	var s string
-	_ = json.Unmarshal(o[name], &s) // absent: ""; what is stored was checked
-	return s
+// textOf reads a canonical value that is a text.
+func textOf(value json.RawMessage) (text string, ok bool) {
+	if len(value) < 2 || value[0] != '"' {
+		return "", false
+	}
+	if bytes.IndexByte(value, '\\') < 0 {
+		return string(value[1 : len(value)-1]), true
+	}
+	return text, json.Unmarshal(value, &text) == nil
 }
 
-// texts returns a member that is a list of strings.
-func (o object) texts(name string) []string {
-	var all []string
-	_ = json.Unmarshal(o[name], &all)
+// text returns a member that is a text, or "".
+func (o object) text(name string) string {
+	text, _ := textOf(o[name])
+	return text
+}
+
+// texts returns a member that is a list of texts, or none.
+func (o object) texts(name string) (all []string) {
+	if value, ok := o[name]; ok {
+		_ = json.Unmarshal(value, &all) // it was checked
+	}
 	return all
 }
 

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"sync"
 	"testing"
 
 	"jpintel/store"
@@ -122,6 +123,8 @@ func TestAnExclusionRuleIsResumed(t *testing.T) {
 		t.Fatalf("told %v: want some of them to be left", got)
 	}
 	mend()
+	customer(t, s, "cus_late")
+	track(t, s, "cus_late", "UNI-A") // after the rule, before its last step
 	s = &Service{DB: s.DB, Outbox: webhook.NewOutbox(), stepRows: 2}
 	if again, err := s.AddExclusionRule(t.Context(), mutex); err != nil || again.HTTPStatus() != http.StatusOK || len(again.EventIDs) != 0 {
 		t.Errorf("again: %+v, %v", again, err)
@@ -158,5 +161,33 @@ func TestExclusionRulesAreChecked(t *testing.T) {
 		change(&r)
 		_, err := s.AddExclusionRule(t.Context(), r)
 		wantCode(t, err, store.CodeInvalid, field)
+	}
+}
+
+// The worker may take a rule's job up while the call that caused it is at it.
+func TestAnExclusionRuleBesideTheWorker(t *testing.T) {
+	s := newService(t)
+	s.stepRows = 1
+	want := trackers(t, s, 12)
+	done := make(chan struct{})
+	var worker sync.WaitGroup
+	worker.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+				if _, err := s.Step(t.Context()); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}
+	})
+	got, err := s.AddExclusionRule(t.Context(), mutex)
+	close(done)
+	worker.Wait()
+	if err != nil || len(got.EventIDs) != len(want) || !slices.Equal(told(t, s), want) {
+		t.Errorf("%d ids, told %v, %v", len(got.EventIDs), told(t, s), err)
 	}
 }

@@ -95,9 +95,10 @@ func TestSavedFiltersAreChecked(t *testing.T) {
 		_, err := s.CreateSavedFilter(t.Context(), CreateSavedFilterRequest{CustomerID: "cus_a", Filter: filter(t, c.text)})
 		wantCode(t, err, store.CodeInvalid, c.part)
 	}
-	for range maxFilters {
-		saveFilter(t, s, "cus_a", `{"prefecture":"奈良県"}`)
-	}
+	exec(t, s, fmt.Sprintf(`
+		WITH RECURSIVE n (i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM n WHERE i < %d)
+		INSERT INTO saved_filters (filter_id, customer_id, filter, created_at_ms) SELECT 'flt_' || i, 'cus_a', '{}', 0 FROM n`, maxFilters))
+	saveFilter(t, s, "cus_a", `{"prefecture":"奈良県"}`)
 	_, err := s.CreateSavedFilter(t.Context(), CreateSavedFilterRequest{CustomerID: "cus_a", Filter: filter(t, `{"prefecture":"奈良県"}`)})
 	wantCode(t, err, store.CodeConflict, "100")
 }

@@ -8,6 +8,7 @@ import (
 	"io"
 	"reflect"
 	"strings"
+	"sync"
 	"testing"
 	"testing/iotest"
 
@@ -83,6 +84,7 @@ func TestImportNamesWhatItRejects(t *testing.T) {
 }
 
 func TestImportPortal(t *testing.T) {
+	s := newService(t)
 	const records = `[{"id":"d1","title":"a","target_area_search":"奈良県"},{"id":"d2","title":"b","subsidy_max_limit":-1},{"unified_id":"UNI-3","primary_name":"c"},7]`
 	rejected := []ImportError{{0, "UNI-d2", "record 2: subsidy_max_limit"}, {0, "", "record 4: want a JSON object"}}
 	for name, text := range map[string]string{
@@ -95,7 +97,7 @@ func TestImportPortal(t *testing.T) {
 		"a unified_id further": `{"result":` + records + `,"unified_id":"x"` + "\n}",
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newService(t)
+			exec(t, s, `DELETE FROM programs`)
 			wantReport(t, load(t, s, text), Report{Read: 4, Created: 2, Rejected: 2, Errors: rejected})
 			wantReport(t, load(t, s, text), Report{Read: 4, Unchanged: 2, Rejected: 2, Errors: rejected})
 			if got := storedSource(t, s, "UNI-d1"); got != `{"authority_level":"prefecture","prefectures":["奈良県"],"primary_name":"a"}` {
@@ -129,6 +131,7 @@ func TestImportTellsLinesFromThePortal(t *testing.T) {
 }
 
 func TestImportOfABrokenAnswer(t *testing.T) {
+	s := newService(t)
 	const two = `{"id":"d1","title":"a"},{"id":"d2","title":"b"}`
 	for name, c := range map[string]struct{ text, part string }{
 		"cut in a record":         {`{"result":[` + two + `,{"id":"d3","ti`, "record 3: the JSON ends in the middle"},
@@ -145,7 +148,7 @@ func TestImportOfABrokenAnswer(t *testing.T) {
 		"a result that's no list": {`[` + two + `] {"result":7}`, "record 3: result: want a list"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := newService(t)
+			exec(t, s, `DELETE FROM programs`)
 			wantReport(t, load(t, s, c.text), Report{Read: 3, Created: 2, Rejected: 1, Errors: []ImportError{{0, "", c.part}}})
 		})
 	}
@@ -286,5 +289,28 @@ func TestReportRepeatsLittleOfAnID(t *testing.T) {
 	got := load(t, newService(t), line(strings.Repeat("奈", 1000), ""))
 	if id := got.Errors[0].ID; len(id) == 0 || len(id) > maxEcho || !strings.HasPrefix(strings.Repeat("奈", 1000), id) {
 		t.Errorf("named %q", id)
+	}
+}
+
+func TestImportsBesideEachOther(t *testing.T) {
+	s := newService(t)
+	const n = 3*maxBatch + 7
+	var reports [3]Report
+	var all sync.WaitGroup
+	for i := range reports {
+		all.Go(func() {
+			var err error
+			if reports[i], err = s.Import(t.Context(), strings.NewReader(manyLines(n)), ImportOptions{}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	var sum Report
+	for _, r := range reports {
+		sum.Add(r)
+	}
+	if sum.Created != n || sum.Unchanged != 2*n || count(t, s, "outbox_events") != n {
+		t.Errorf("%+v, %d events", sum, count(t, s, "outbox_events"))
 	}
 }

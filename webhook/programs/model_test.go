@@ -49,10 +49,9 @@ func kept(stored, incoming any) any {
 }
 
 type modelProgram struct {
-	fields  map[string]any
-	told    bool // the level came with a record
-	chain   string
-	updates int
+	fields map[string]any
+	told   bool   // the level came with a record
+	chain  string // the checksum of the last event
 }
 
 // take does what the rules say, and returns the result and the changed fields.
@@ -198,81 +197,96 @@ func TestProgramsFollowTheModel(t *testing.T) {
 	run := 0
 	rapid.Check(t, func(rt *rapid.T) {
 		run++
-		model := map[string]*modelProgram{}
+		m := modelRun{t: t, s: s, run: run, programs: map[string]*modelProgram{}}
 		before := count(t, s, "outbox_events")
-		var want []string // event type, subject, changed fields, previous and current checksum
 		for range rapid.IntRange(1, 12).Draw(rt, "batches") {
-			replace := rapid.IntRange(0, 3).Draw(rt, "put") == 0
-			records := 1
-			if !replace {
-				records = rapid.IntRange(1, 4).Draw(rt, "records")
-			}
-			var lines strings.Builder
-			wantReport, got := Report{}, Report{}
-			for range records {
-				id := fmt.Sprintf("UNI-%d-%s", run, rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "program"))
-				record := anyRecord().Draw(rt, "record")
-				p := model[id]
-				if p == nil {
-					p = &modelProgram{}
-					model[id] = p
-				}
-				result, changed := p.take(record, replace)
-				previous := p.chain
-				switch result {
-				case "rejected":
-					wantReport.reject(ImportError{})
-				default:
-					wantReport.count(Result(result))
-					p.chain = p.checksum()
-				}
-				if result == "created" {
-					want = append(want, "program.created "+id)
-				}
-				if result == "updated" {
-					want = append(want, fmt.Sprint("program.updated ", id, changed, previous, p.chain))
-				}
-				if replace {
-					answer, err := s.PutProgram(t.Context(), PutProgramRequest{UnifiedID: id, Body: []byte(modelJSON(record))})
-					if err != nil {
-						got.reject(ImportError{})
-						continue
-					}
-					got.count(answer.Result)
-					if answer.Checksum != p.chain {
-						rt.Fatalf("checksum %s, want %s", answer.Checksum, p.chain)
-					}
-					continue
-				}
-				record[fieldID] = id
-				lines.WriteString(modelJSON(record) + "\n")
-			}
-			if !replace {
-				got = load(t, s, lines.String())
-			}
-			if got.Read != wantReport.Read || got.Created != wantReport.Created || got.Updated != wantReport.Updated || got.Unchanged != wantReport.Unchanged || got.Rejected != wantReport.Rejected {
-				rt.Fatalf("got %+v, want %+v", got, wantReport)
+			if rapid.IntRange(0, 3).Draw(rt, "put") == 0 {
+				m.put(rt)
+			} else {
+				m.load(rt)
 			}
 		}
-		var published []string
-		for _, e := range events(t, s, before) {
-			text := e.kind + " " + e.subject
-			if e.kind == "program.updated" {
-				text = fmt.Sprint(text, e.texts("changed_fields"), e.data["previous_checksum"], e.data["current_checksum"])
-			}
-			published = append(published, text)
-		}
-		if !slices.Equal(published, want) {
-			rt.Fatalf("published\n%s\nwant\n%s", strings.Join(published, "\n"), strings.Join(want, "\n"))
-		}
-		for id, p := range model {
-			text := ""
-			if p.fields != nil {
-				text = modelJSON(p.fields)
-			}
-			if got := storedSource(t, s, id); got != text {
-				rt.Fatalf("%s: stored %s, want %s", id, got, text)
-			}
-		}
+		m.compare(rt, before)
 	})
+}
+
+type modelRun struct {
+	t        *testing.T
+	s        *Service
+	run      int
+	programs map[string]*modelProgram
+	want     []string // events
+}
+
+// draw draws a record for one of two programs and gives it to the model.
+func (m *modelRun) draw(rt *rapid.T, replace bool) (id string, record map[string]any, result string) {
+	id = fmt.Sprintf("UNI-%d-%s", m.run, rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "program"))
+	record = anyRecord().Draw(rt, "record")
+	p := m.programs[id]
+	if p == nil {
+		p = &modelProgram{}
+		m.programs[id] = p
+	}
+	result, changed := p.take(record, replace)
+	if result == "rejected" {
+		return id, record, result
+	}
+	previous := p.chain
+	p.chain = p.checksum()
+	switch result {
+	case "created":
+		m.want = append(m.want, "program.created "+id)
+	case "updated":
+		m.want = append(m.want, fmt.Sprint("program.updated ", id, changed, previous, p.chain))
+	}
+	return id, record, result
+}
+
+func (m *modelRun) put(rt *rapid.T) {
+	id, record, want := m.draw(rt, true)
+	answer, err := m.s.PutProgram(m.t.Context(), PutProgramRequest{UnifiedID: id, Body: []byte(modelJSON(record))})
+	if (err != nil) != (want == "rejected") {
+		rt.Fatalf("%v, want %s", err, want)
+	}
+	if err == nil && (string(answer.Result) != want || answer.Checksum != m.programs[id].chain) {
+		rt.Fatalf("answer %+v, want %s, %s", answer, want, m.programs[id].chain)
+	}
+}
+
+func (m *modelRun) load(rt *rapid.T) {
+	var lines strings.Builder
+	want := map[string]int{}
+	for range rapid.IntRange(1, 4).Draw(rt, "records") {
+		id, record, result := m.draw(rt, false)
+		want[result]++
+		record[fieldID] = id
+		lines.WriteString(modelJSON(record) + "\n")
+	}
+	got := load(m.t, m.s, lines.String())
+	if got.Created != want["created"] || got.Updated != want["updated"] || got.Unchanged != want["unchanged"] || got.Rejected != want["rejected"] {
+		rt.Fatalf("got %+v, want %v", got, want)
+	}
+}
+
+func (m *modelRun) compare(rt *rapid.T, before int) {
+	var published []string
+	for _, e := range events(m.t, m.s, before) {
+		text := e.kind + " " + e.subject
+		if e.kind == "program.updated" {
+			text = fmt.Sprint(text, e.texts("changed_fields"), e.data["previous_checksum"], e.data["current_checksum"])
+		}
+		published = append(published, text)
+	}
+	if !slices.Equal(published, m.want) {
+		rt.Fatalf("published\n%s\nwant\n%s", strings.Join(published, "\n"), strings.Join(m.want, "\n"))
+	}
+	for id, p := range m.programs {
+		text := ""
+		if p.fields != nil {
+			text = modelJSON(p.fields)
+		}
+		if got := storedSource(m.t, m.s, id); got != text {
+			rt.Fatalf("%s: stored %s, want %s", id, got, text)
+		}
+	}
 }

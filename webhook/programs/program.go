@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
 
 	"jpintel/store"
 	"jpintel/webhook"
@@ -149,7 +150,7 @@ func (p program) with(r record) program {
 			next.source[name] = settle(p.source[name], value)
 		}
 	}
-	if level, given := r.fields[fieldLevel]; given || r.replace || p.derived || p.seq == 0 {
+	if level, given := r.fields[fieldLevel]; given || r.replace || p.seq == 0 {
 		next.derived = !given || isNull(level)
 	}
 	if next.derived {
@@ -176,7 +177,10 @@ func mergeWindow(stored, incoming json.RawMessage, replace bool) json.RawMessage
 	if isNull(incoming) {
 		return incoming
 	}
-	before, _ := parseObject(stored) // none stored: an empty one
+	var before object
+	if stored != nil {
+		before, _ = parseObject(stored) // it was checked
+	}
 	after, err := parseObject(incoming)
 	if err != nil {
 		return null // unreachable: it was checked
@@ -250,7 +254,9 @@ func (p program) created() webhook.ProgramCreated {
 	if one := onePrefecture(p.source.texts(fieldPrefectures)); one != "" {
 		data.Prefecture = &one
 	}
-	_ = json.Unmarshal(p.source[fieldAmount], &data.AmountMaxManYen) // absent: null
+	if amount, err := strconv.ParseInt(string(p.source[fieldAmount]), 10, 64); err == nil { // absent: null
+		data.AmountMaxManYen = &amount
+	}
 	return data
 }
 

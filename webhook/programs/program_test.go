@@ -128,6 +128,7 @@ type change struct {
 
 func TestWhatIsAChange(t *testing.T) {
 	const base = `"primary_name":"a"`
+	s := newService(t)
 	for i, c := range []change{
 		{"the same", `"x":1`, `"x":1`, "", ""},
 		{"another order and white space", `"x":{"a":1,"b":2}`, `"x" : { "b":2, "a":1 }`, "", ""},
@@ -164,7 +165,6 @@ func TestWhatIsAChange(t *testing.T) {
 		{"null gives the derived level", `"prefectures":["奈良県"],"authority_level":"municipality"`, `"prefectures":["奈良県"],"authority_level":null`, "authority_level", "authority_level"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newService(t)
 			members := func(m string) string {
 				if m == "" {
 					return base

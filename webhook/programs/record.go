@@ -119,16 +119,14 @@ var checks = map[string]func(json.RawMessage) (json.RawMessage, error){
 }
 
 func checkName(value json.RawMessage) (json.RawMessage, error) {
-	var name string
-	if json.Unmarshal(value, &name) != nil || strings.TrimSpace(name) == "" || len(name) > maxName {
+	if name, ok := textOf(value); !ok || strings.TrimSpace(name) == "" || len(name) > maxName {
 		return nil, fmt.Errorf("want a text of 1 to %d bytes", maxName)
 	}
 	return value, nil
 }
 
 func checkLevel(value json.RawMessage) (json.RawMessage, error) {
-	var level string
-	if json.Unmarshal(value, &level) != nil || !slices.Contains(levels, level) {
+	if level, ok := textOf(value); !ok || !slices.Contains(levels, level) {
 		return nil, fmt.Errorf("want %s", strings.Join(levels, ", "))
 	}
 	return value, nil
@@ -151,8 +149,7 @@ func checkAmount(value json.RawMessage) (json.RawMessage, error) {
 }
 
 func checkSourceURL(value json.RawMessage) (json.RawMessage, error) {
-	var text string
-	if json.Unmarshal(value, &text) != nil || checkURL(fieldURL, text) != nil {
+	if text, ok := textOf(value); !ok || checkURL(fieldURL, text) != nil {
 		return nil, fmt.Errorf("want an http or https URL of at most %d bytes", maxURL)
 	}
 	return value, nil

@@ -60,6 +60,9 @@ func TestTrackedPrograms(t *testing.T) {
 }
 
 func TestTrackedProgramsAreBounded(t *testing.T) {
+	if testing.Short() || raceEnabled {
+		t.Skip("ten thousand rows: not in short tests, not under the race detector")
+	}
 	s := newService(t)
 	customer(t, s, "cus_a")
 	exec(t, s, fmt.Sprintf(`

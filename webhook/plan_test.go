@@ -1,0 +1,56 @@
+package webhook
+
+import (
+	"context"
+	"database/sql"
+	"strings"
+	"testing"
+
+	"jpintel/store"
+	"jpintel/store/storetest"
+)
+
+// The cost of these must not grow with the history in the file: each walks an
+// index whose first rows are the ones it wants, and sorts nothing.
+func TestHotQueriesWalkTheirIndex(t *testing.T) {
+	db := storetest.New(t)
+	for name, c := range map[string]struct {
+		query string
+		args  int
+		want  []string // each is in the plan
+	}{
+		"claim": {claimQuery, 3, []string{"SEARCH d USING INDEX webhook_deliveries_due (sub_seq=?)"}},
+		"scan":  {scanQuery, 0, []string{"webhook_deliveries_due (sub_seq>?)", "webhook_deliveries_due (sub_seq=?)"}},
+		"sweep": {sweepQuery, 5, []string{"SEARCH webhook_deliveries USING INDEX webhook_deliveries_due (sub_seq=?)"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			plan := explain(t, db, c.query, c.args)
+			for _, want := range c.want {
+				if !strings.Contains(plan, want) {
+					t.Errorf("the plan has no %q:\n%s", want, plan)
+				}
+			}
+			if strings.Contains(plan, "SCAN webhook_deliveries") || strings.Contains(plan, "TEMP B-TREE FOR ORDER BY") {
+				t.Errorf("the plan reads or sorts everything:\n%s", plan)
+			}
+		})
+	}
+}
+
+func explain(t *testing.T, db *store.DB, query string, args int) string {
+	t.Helper()
+	rows, err := db.Reader(context.Background()).Query("EXPLAIN QUERY PLAN "+query, make([]any, args)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines, err := store.Collect(rows, func(rows *sql.Rows) (string, error) {
+		var id, parent, unused int
+		var detail string
+		err := rows.Scan(&id, &parent, &unused, &detail)
+		return detail, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Join(lines, "\n")
+}
