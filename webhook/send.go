@@ -189,6 +189,9 @@ func (s *Sender) send(parent context.Context, r Request, now time.Time) Result {
 	defer resp.Body.Close()
 	res := judge(resp.StatusCode)
 	res.RemoteAddr, res.RetryAfter = address, retryAfter(resp.Header.Get("Retry-After"), now)
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		return res // its body is the connection itself, which no deadline ends: never read
+	}
 	// The header block is complete: whatever the body does now changes nothing.
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
 	res.Excerpt = excerpt(body)

@@ -101,7 +101,11 @@ func ruleEvents(q store.Querier, id string) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the events of an exclusion rule: %w", err)
 	}
-	return store.Collect(rows, func(rows *sql.Rows) (id string, err error) { return id, rows.Scan(&id) })
+	return store.Collect(rows, func(rows *sql.Rows) (string, error) {
+		var id string
+		err := rows.Scan(&id)
+		return id, err
+	})
 }
 
 // addRuleJob notes down who is to be told: those who track now.
@@ -162,7 +166,11 @@ func nextTrackers(tx *store.Tx, r ExclusionRule, j job, limit int) ([]tracker, e
 	if err != nil {
 		return nil, fmt.Errorf("reading who tracks: %w", err)
 	}
-	return store.Collect(rows, func(rows *sql.Rows) (t tracker, err error) { return t, rows.Scan(&t.seq, &t.customer) })
+	return store.Collect(rows, func(rows *sql.Rows) (tracker, error) {
+		var t tracker
+		err := rows.Scan(&t.seq, &t.customer)
+		return t, err
+	})
 }
 
 // tell publishes a rule to a customer, unless that was done for its other side.
