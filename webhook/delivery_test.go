@@ -219,7 +219,9 @@ func TestDeliveriesAreListed(t *testing.T) {
 			"since":             {func(r *DeliveriesRequest) { r.Since = "2000-01-01T01:00:00Z" }, pick(ids, 3, 2)},
 			"since just after":  {func(r *DeliveriesRequest) { r.Since = "2000-01-01T10:00:01+09:00" }, nil},
 			"until":             {func(r *DeliveriesRequest) { r.Until = "2000-01-01T10:00:00+09:00" }, pick(ids, 1, 0)},
-			"all of it":         {func(r *DeliveriesRequest) { r.Status, r.EventType, r.Until = StatusPending, TypeTierQuotaWarning, "2001-01-01T00:00:00Z" }, pick(ids, 1)},
+			"all of it": {func(r *DeliveriesRequest) {
+				r.Status, r.EventType, r.Until = StatusPending, TypeTierQuotaWarning, "2001-01-01T00:00:00Z"
+			}, pick(ids, 1)},
 			"the operator's": {func(r *DeliveriesRequest) { r.CustomerID, r.SubscriptionID, r.EventID = "", "", ids[3] }, pick(ids, 3, 3)},
 			"another's":      {func(r *DeliveriesRequest) { r.CustomerID, r.SubscriptionID = "cus_b", other.SubscriptionID }, pick(ids, 3, 2, 0)},
 		} {

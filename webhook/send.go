@@ -173,7 +173,9 @@ func (s *Sender) send(parent context.Context, r Request, now time.Time) Result {
 	if err != nil {
 		return Result{Category: CategoryInternal, Detail: "the request could not be made"}
 	}
-	resp, err := s.client.Do(req)
+	// Not client.Do: it reads the Location of a redirect that it will not
+	// follow, and fails where that is not a URL.
+	resp, err := s.client.Transport.RoundTrip(req)
 	address, _ := remote.Load().(string)
 	if err != nil {
 		if parent.Err() != nil {

@@ -1,0 +1,160 @@
+package webhook
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"time"
+
+	"jpintel/store"
+)
+
+// work is one delivery that is due, with what its request needs.
+type work struct {
+	seq          int64
+	subSeq       int64
+	deliveryID   string
+	attempts     int // made so far
+	scheduleBase int
+	dueMS        int64
+	envelope     Envelope
+	event        storedEvent
+	target       *target
+	refused      string // why it must not be sent; "": it may
+	probing      bool   // it has one of probation's slots; the queue's
+}
+
+// target is where a subscription's deliveries go, read when they are claimed:
+// an id in a queue row never authorizes a send.
+type target struct {
+	subscriptionID string
+	customerID     string
+	url            string
+	generation     int64
+	events         []Type
+	secrets        []string // newest first
+	disabled       bool
+	probation      bool
+	refused        string
+}
+
+// claimed is what a claim found.
+type claimed struct {
+	due       []work
+	next      int64 // when the first delivery that was not read is due; noneDue
+	probation bool  // the subscription's, as the file has it
+}
+
+const claimQuery = `
+	SELECT d.delivery_seq, d.delivery_id, d.attempt_count, d.schedule_base, d.next_attempt_at_ms, d.envelope,
+	  e.seq, e.event_id, e.event_type, COALESCE(e.customer_id, ''), e.subject_type, e.subject_id, e.occurred_at_ms,
+	  e.created_at, e.created_at_ms, e.schema_version, COALESCE(e.correlation_id, ''), e.data
+	FROM webhook_deliveries d JOIN outbox_events e ON e.seq = d.event_seq
+	WHERE d.sub_seq = $1 AND d.status = 'pending' AND d.generation = $2 ORDER BY d.next_attempt_at_ms LIMIT $3`
+
+// claim reads up to limit deliveries of a subscription in the order of their
+// due times, with at most maxBytes of bodies (one delivery is always read).
+// Nothing is written: what is in flight is in this process's memory, and a
+// crash leaves it pending. A disabled subscription has nothing to claim: the
+// sweep fails what is left.
+func claim(ctx context.Context, db *store.DB, subSeq int64, now time.Time, limit, maxBytes int) (claimed, error) {
+	q := db.Reader(ctx)
+	found := claimed{next: noneDue}
+	t, err := readTarget(q, db.Keys, subSeq, now)
+	if err != nil || t.disabled {
+		return found, err
+	}
+	found.probation = t.probation
+	rows, err := q.Query(claimQuery, subSeq, t.generation, limit+1)
+	if err != nil {
+		return found, fmt.Errorf("reading due deliveries: %w", err)
+	}
+	defer rows.Close()
+	bytes := 0
+	for rows.Next() {
+		w := work{subSeq: subSeq, target: t}
+		e := &w.event
+		if err := rows.Scan(&w.seq, &w.deliveryID, &w.attempts, &w.scheduleBase, &w.dueMS, &w.envelope,
+			&e.seq, &e.id, &e.typ, &e.customer, &e.subjectType, &e.subjectID, &e.occurredAtMS,
+			&e.createdAt, &e.createdAtMS, &e.schemaVersion, &e.correlationID, &e.data); err != nil {
+			return found, fmt.Errorf("reading due deliveries: %w", err)
+		}
+		if w.dueMS > now.UnixMilli() || len(found.due) == limit || len(found.due) > 0 && bytes+len(e.data) > maxBytes {
+			found.next = w.dueMS
+			return found, nil
+		}
+		bytes += len(e.data)
+		w.refused = t.refuses(&w)
+		found.due = append(found.due, w)
+	}
+	return found, rows.Err()
+}
+
+// refuses says why a delivery must not be sent to this target, or "".
+func (t *target) refuses(w *work) string {
+	switch {
+	case t.refused != "":
+		return t.refused
+	case w.event.customer != "" && w.event.customer != t.customerID:
+		return reasonForeign
+	case !slices.Contains(t.events, w.event.typ):
+		return reasonUnsubscribed
+	}
+	return ""
+}
+
+func readTarget(q store.Querier, keys *store.Keyring, subSeq int64, now time.Time) (*target, error) {
+	var t target
+	var events string
+	var optedOut sql.Null[int64]
+	var tier store.Tier
+	err := q.QueryRow(`
+		SELECT s.subscription_id, s.customer_id, s.url, s.generation, s.events, s.disabled_at_ms IS NOT NULL, s.probation, c.tier, c.opted_out_at_ms
+		FROM webhook_subscriptions s JOIN customers c ON c.customer_id = s.customer_id WHERE s.sub_seq = $1`, subSeq).
+		Scan(&t.subscriptionID, &t.customerID, &t.url, &t.generation, &events, &t.disabled, &t.probation, &tier, &optedOut)
+	if err != nil {
+		return nil, fmt.Errorf("reading subscription: %w", err)
+	}
+	if t.events, err = decodeTypes(events); err != nil {
+		return nil, fmt.Errorf("subscription %s: %w", t.subscriptionID, err)
+	}
+	switch {
+	case tier != store.TierPaid:
+		t.refused = reasonFree
+	case optedOut.Valid:
+		t.refused = reasonOptedOut
+	}
+	t.secrets, err = readSecrets(q, keys, subSeq, t.subscriptionID, now)
+	return &t, err
+}
+
+// readSecrets opens the secrets that sign at this time, newest first.
+func readSecrets(q store.Querier, keys *store.Keyring, subSeq int64, subscriptionID string, now time.Time) ([]string, error) {
+	rows, err := q.Query(`
+		SELECT version, sealed FROM webhook_secrets
+		WHERE sub_seq = $1 AND (expires_at_ms IS NULL OR expires_at_ms > $2) ORDER BY version DESC`, subSeq, now.UnixMilli())
+	if err != nil {
+		return nil, fmt.Errorf("reading signing secrets: %w", err)
+	}
+	return store.Collect(rows, func(rows *sql.Rows) (string, error) {
+		var version int64
+		var sealed []byte
+		if err := rows.Scan(&version, &sealed); err != nil {
+			return "", fmt.Errorf("reading signing secrets: %w", err)
+		}
+		secret, err := keys.Unseal(sealed, secretContext(subscriptionID, version))
+		if err != nil {
+			return "", fmt.Errorf("signing secret of %s: %w", subscriptionID, err)
+		}
+		return string(secret), nil
+	})
+}
+
+// request is what the sender needs for the next attempt.
+func (w *work) request() Request {
+	return Request{
+		URL: w.target.url, Secrets: w.target.secrets, EventID: w.event.id, EventType: w.event.typ, DeliveryID: w.deliveryID,
+		Attempt: w.attempts + 1, Body: w.event.render(w.envelope, w.target.subscriptionID),
+	}
+}

@@ -1,0 +1,134 @@
+package webhook
+
+import (
+	"fmt"
+	"time"
+
+	"jpintel/store"
+)
+
+// maxStreak answers in a row that retrying will not mend disable a
+// subscription.
+const maxStreak = 10
+
+// rateBucket is the grain of success rates; rateWindow is what "the last hour"
+// sums up; rateKept is how far back they go.
+const (
+	rateBucket = 5 * time.Minute
+	rateWindow = time.Hour
+	rateKept   = 25 * time.Hour
+)
+
+// progress is what a batch's results mean for one subscription.
+type progress struct {
+	sub         int64
+	streak      int
+	probation   bool
+	lastDNS     bool // the last outcome was a failed look-up: the next one counts
+	ok, failed  int
+	last        Result
+	lastSuccess time.Time
+}
+
+func readProgress(tx *store.Tx, sub int64) (*progress, error) {
+	p := &progress{sub: sub}
+	err := tx.QueryRow(`SELECT failures_streak, probation, last_dns FROM webhook_subscriptions WHERE sub_seq = $1`, sub).Scan(&p.streak, &p.probation, &p.lastDNS)
+	if err != nil {
+		return nil, fmt.Errorf("reading subscription: %w", err)
+	}
+	return p, nil
+}
+
+// add counts one result, in the order in which they came, and says whether the
+// subscription must be disabled for it.
+func (p *progress) add(r Result) Reason {
+	p.last = r
+	if r.OK() {
+		p.ok++
+		p.streak, p.probation, p.lastDNS, p.lastSuccess = 0, false, false, r.StartedAt.Add(r.Duration)
+		return ""
+	}
+	p.failed++
+	p.probation = p.probation || unreachable(r.Category)
+	if countsInStreak(r, p.lastDNS) {
+		p.streak++
+	}
+	p.lastDNS = r.Category == CategoryDNS
+	switch {
+	case r.Status == 410:
+		return ReasonGone
+	case p.streak >= maxStreak:
+		return ReasonStreak
+	}
+	return ""
+}
+
+// countsInStreak reports whether a failure is one that retrying will not mend:
+// the receiver is there and refuses, its address is not allowed, or its name
+// keeps failing. A server error or a network error leaves the streak as it is.
+func countsInStreak(r Result, afterDNS bool) bool {
+	switch r.Category {
+	case Category4xx:
+		return r.Status != 408 && r.Status != 425
+	case CategoryRedirect, CategoryBlocked:
+		return true
+	case CategoryDNS:
+		return afterDNS
+	}
+	return false
+}
+
+// unreachable reports outcomes that hold a slot for long.
+func unreachable(c Category) bool {
+	switch c {
+	case CategoryDNS, CategoryConnectRefused, CategoryConnectTimeout, CategoryTLS, CategoryTimeout, CategoryReset:
+		return true
+	}
+	return false
+}
+
+func (p *progress) write(tx *store.Tx) error {
+	if p.ok+p.failed == 0 {
+		return nil
+	}
+	var success any
+	if !p.lastSuccess.IsZero() {
+		success = p.lastSuccess.UnixMilli()
+	}
+	_, err := tx.Exec(`
+		UPDATE webhook_subscriptions SET failures_streak = $1, probation = $2, last_dns = $3, last_delivery_at_ms = $4,
+		  last_success_at_ms = COALESCE($5, last_success_at_ms), last_status = $6 WHERE sub_seq = $7`,
+		p.streak, bit(p.probation), bit(p.lastDNS), p.last.StartedAt.Add(p.last.Duration).UnixMilli(), success, nullInt(p.last.Status), p.sub)
+	if err != nil {
+		return fmt.Errorf("updating subscription: %w", err)
+	}
+	return p.writeRate(tx)
+}
+
+// writeRate counts the outcomes of these five minutes. The first of them
+// forgets those that no page shows any more.
+func (p *progress) writeRate(tx *store.Tx) error {
+	var sum int
+	if err := tx.QueryRow(`
+		INSERT INTO webhook_rates (sub_seq, bucket_ms, ok, failed) VALUES ($1, $2, $3, $4)
+		ON CONFLICT (sub_seq, bucket_ms) DO UPDATE SET ok = ok + excluded.ok, failed = failed + excluded.failed
+		RETURNING ok + failed`,
+		p.sub, tx.Now.Truncate(rateBucket).UnixMilli(), p.ok, p.failed).Scan(&sum); err != nil {
+		return fmt.Errorf("counting outcomes: %w", err)
+	}
+	if sum > p.ok+p.failed {
+		return nil
+	}
+	if _, err := tx.Exec(`DELETE FROM webhook_rates WHERE sub_seq = $1 AND bucket_ms < $2`, p.sub, tx.Now.Add(-rateKept).UnixMilli()); err != nil {
+		return fmt.Errorf("forgetting outcomes: %w", err)
+	}
+	return nil
+}
+
+// bit is a truth as it is stored.
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

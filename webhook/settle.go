@@ -1,0 +1,87 @@
+package webhook
+
+import (
+	"errors"
+	"fmt"
+
+	"jpintel/store"
+)
+
+// fail writes down that a delivery is given up without a request.
+func fail(tx *store.Tx, t totals, w *work, reason string) error {
+	n, err := tx.Update(`
+		UPDATE webhook_deliveries SET status = 'failed', reason = $1, next_attempt_at_ms = NULL, finished_at_ms = $2
+		WHERE delivery_seq = $3 AND status = 'pending'`, reason, tx.NowMS(), w.seq)
+	if err != nil {
+		return fmt.Errorf("failing delivery: %w", err)
+	}
+	t.move(n, StatusPending, StatusFailed)
+	return nil
+}
+
+// settle writes down what an attempt came to: the delivery moves from pending
+// to success, to a later attempt, or to the dead letters.
+func settle(tx *store.Tx, t totals, w *work, r Result, to Status, nextMS int64) error {
+	var next, finished any
+	if to == StatusPending {
+		next = nextMS
+	} else {
+		finished = tx.NowMS()
+	}
+	n, err := tx.Update(`
+		UPDATE webhook_deliveries SET attempt_count = $1, last_status = $2, last_latency_ms = $3, last_error_category = $4,
+		  status = $5, next_attempt_at_ms = $6, finished_at_ms = $7
+		WHERE delivery_seq = $8 AND attempt_count = $9 AND status = 'pending'`,
+		w.attempts+1, nullInt(r.Status), r.Duration.Milliseconds(), string(r.Category), string(to), next, finished, w.seq, w.attempts)
+	if err != nil {
+		return fmt.Errorf("settling delivery: %w", err)
+	}
+	t.move(n, StatusPending, to)
+	if n == 0 {
+		err = settleLate(tx, t, w, r)
+	}
+	if err != nil {
+		return err
+	}
+	return addAttempt(tx, w, r)
+}
+
+// settleLate is settle for a delivery that was failed while its request was
+// under way: it keeps that state, unless the receiver has accepted it.
+func settleLate(tx *store.Tx, t totals, w *work, r Result) error {
+	to := StatusFailed
+	if r.OK() {
+		to = StatusSuccess
+	}
+	n, err := tx.Update(`
+		UPDATE webhook_deliveries SET attempt_count = $1, last_status = $2, last_latency_ms = $3, last_error_category = $4,
+		  status = $5, reason = CASE WHEN $5 = 'failed' THEN reason END
+		WHERE delivery_seq = $6 AND attempt_count = $7 AND status = 'failed'`,
+		w.attempts+1, nullInt(r.Status), r.Duration.Milliseconds(), string(r.Category), string(to), w.seq, w.attempts)
+	if err != nil {
+		return fmt.Errorf("settling delivery: %w", err)
+	}
+	if n == 0 {
+		return errors.New("settling delivery: its attempt is written down already") // unreachable while one process sends
+	}
+	t.move(n, StatusFailed, to)
+	return nil
+}
+
+func addAttempt(tx *store.Tx, w *work, r Result) error {
+	_, err := tx.Exec(`
+		INSERT INTO webhook_attempts (delivery_seq, attempt, started_at_ms, duration_ms, status, error_category, error_detail, response_excerpt, remote_addr)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
+		w.seq, w.attempts+1, r.StartedAt.UnixMilli(), r.Duration.Milliseconds(), nullInt(r.Status), string(r.Category), r.Detail, r.Excerpt, r.RemoteAddr)
+	if err != nil {
+		return fmt.Errorf("adding attempt: %w", err)
+	}
+	return nil
+}
+
+func nullInt(n int) any {
+	if n == 0 {
+		return nil
+	}
+	return n
+}
