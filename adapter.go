@@ -17,6 +17,7 @@ import (
 	"github.com/julienschmidt/httprouter"
 
 	"jpintel/store"
+	"jpintel/webhook"
 )
 
 // maxBody is the most bytes that a JSON body may have.
@@ -262,5 +263,7 @@ func writeError(c *call, log *slog.Logger, err error) {
 		c.w.Header().Set("Retry-After", "1")
 		log.Warn("request_unavailable", "request_id", store.RequestID(c.r.Context()), "error", err)
 	}
-	_ = writeJSON(c.w, status, map[string]string{"detail": e.Message}) // a map of strings always encodes
+	// The message may repeat what the caller sent, a key in the wrong place too.
+	// A map of strings always encodes.
+	_ = writeJSON(c.w, status, map[string]string{"detail": webhook.Mask(e.Message)})
 }

@@ -32,6 +32,7 @@ type commands struct {
 	Events        eventsCmd       `cmd:"" help:"Events: list, show."`
 	Subscriptions subscriptionCmd `cmd:"" help:"Subscriptions: list, show."`
 	Deliveries    deliveriesCmd   `cmd:"" help:"Deliveries: list, show."`
+	KillSwitch    killSwitchCmd   `cmd:"" help:"Stop every webhook request, or let them go on: status, on, off."`
 	Version       versionCmd      `cmd:"" help:"Print the version."`
 }
 

@@ -190,3 +190,48 @@ func (c *deliveriesShowCmd) Run(ctx context.Context, a *app) error {
 		return show(a, d)
 	})
 }
+
+type killSwitchCmd struct {
+	Status killSwitchStatusCmd `cmd:"" help:"Tell whether it is on, and what turned it on."`
+	On     killSwitchOnCmd     `cmd:"" help:"Stop every webhook request within a second; it stays on over a restart."`
+	Off    killSwitchOffCmd    `cmd:"" help:"Let webhook requests go on."`
+}
+
+type (
+	killSwitchStatusCmd struct{}
+	killSwitchOnCmd     struct{}
+	killSwitchOffCmd    struct{}
+)
+
+// Run tells the state.
+func (killSwitchStatusCmd) Run(ctx context.Context, a *app) error {
+	return a.withDB(ctx, func(db *store.DB) error { return a.showKillSwitch(ctx, db) })
+}
+
+// Run turns the switch on.
+func (killSwitchOnCmd) Run(ctx context.Context, a *app) error { return a.setKillSwitch(ctx, true) }
+
+// Run turns the switch off.
+func (killSwitchOffCmd) Run(ctx context.Context, a *app) error { return a.setKillSwitch(ctx, false) }
+
+func (a *app) setKillSwitch(ctx context.Context, on bool) error {
+	return a.withDB(ctx, func(db *store.DB) error {
+		if err := db.Write(ctx, func(tx *store.Tx) error { return store.SetKillSwitch(tx, on) }); err != nil {
+			return err
+		}
+		return a.showKillSwitch(ctx, db)
+	})
+}
+
+func (a *app) showKillSwitch(ctx context.Context, db *store.DB) error {
+	control, err := store.ReadControl(db.Reader(ctx))
+	if err != nil {
+		return err
+	}
+	kill := webhook.NewKillSwitch(a.config.KillSwitch)
+	kill.Set(control.KillSwitch)
+	if a.config.KillSwitch {
+		fmt.Fprintln(a.stderr, "JPINTEL_WEBHOOK_GLOBAL_KILL_SWITCH=1 is set: it wins until the next start without it.")
+	}
+	return show(a, kill.State())
+}

@@ -57,6 +57,7 @@ func (serveCmd) Run(ctx context.Context, a *app) error {
 func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 	outbox, guard := webhook.NewOutbox(), a.config.guard()
 	sender := webhook.NewSender(guard, a.config.Brand, version)
+	sender.Kill = webhook.NewKillSwitch(a.config.KillSwitch)
 	defer sender.Close()
 	state := &programs.Service{DB: db, Outbox: outbox}
 	worker := webhook.NewWorker(db, outbox, sender, log, webhook.WorkerOptions{
@@ -92,11 +93,16 @@ func (a *api) run(ctx context.Context, listener net.Listener) error {
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	control, err := store.ReadControl(a.db.Reader(ctx))
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
+	a.worker.SetKillSwitch(control.KillSwitch) // before its first request
 	working, stopWorking := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopWorking()
 	worked := make(chan error, 1)
 	go func() { worked <- a.worker.Run(working) }()
-	go a.watchControl(working)
+	go a.watchControl(working, control.Version)
 
 	server := &http.Server{
 		Handler: a.handler(), ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
@@ -124,26 +130,24 @@ func (a *api) run(ctx context.Context, listener net.Listener) error {
 	return errors.Join(failed, <-worked)
 }
 
-// watchControl tells the worker when another process has changed the file.
-func (a *api) watchControl(ctx context.Context) {
+// watchControl heeds what another process has changed in the file.
+func (a *api) watchControl(ctx context.Context, seen int64) {
 	tick := time.NewTicker(controlPoll)
 	defer tick.Stop()
-	var seen int64
 	for {
-		control, err := store.ReadControl(a.db.Reader(ctx))
-		switch {
-		case err != nil && ctx.Err() == nil:
-			a.log.Error("control_not_read", "error", err)
-		case err == nil && seen != 0 && control.Version != seen:
-			a.worker.Reload()
-			seen = control.Version
-		case err == nil:
-			seen = control.Version
-		}
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		}
+		control, err := store.ReadControl(a.db.Reader(ctx))
+		switch {
+		case err != nil && ctx.Err() == nil:
+			a.log.Error("control_not_read", "error", err)
+		case err == nil && control.Version != seen:
+			seen = control.Version
+			a.worker.SetKillSwitch(control.KillSwitch)
+			a.worker.Reload()
 		}
 	}
 }

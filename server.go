@@ -238,8 +238,9 @@ type nothing struct{}
 
 // health is the answer of the health checks.
 type health struct {
-	Status  string `json:"status"` // ok
-	Version string `json:"version"`
+	Status     string                  `json:"status"` // ok
+	Version    string                  `json:"version"`
+	KillSwitch webhook.KillSwitchState `json:"kill_switch"`
 }
 
 // health says that the process and its file answer.
@@ -247,7 +248,7 @@ func (a *api) health(ctx context.Context, _ nothing) (health, error) {
 	if _, err := store.ReadControl(a.db.Reader(ctx)); err != nil {
 		return health{}, &store.Error{Code: store.CodeUnavailable, Message: "the database does not answer", Err: err}
 	}
-	return health{"ok", version}, nil
+	return health{"ok", version, a.worker.KillSwitch()}, nil
 }
 
 // ready says that writes are committed and the worker goes round.
@@ -258,5 +259,5 @@ func (a *api) ready(ctx context.Context, _ nothing) (health, error) {
 	if since := time.Since(a.worker.LastTurn()); since > 10*time.Second+2*a.tick {
 		return health{}, store.Errorf(store.CodeUnavailable, "the worker has not gone round for %s", since.Round(time.Second))
 	}
-	return health{"ok", version}, nil
+	return health{"ok", version, a.worker.KillSwitch()}, nil
 }

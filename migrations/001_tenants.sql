@@ -3,6 +3,7 @@ CREATE TABLE control (
   id         INTEGER PRIMARY KEY CHECK (id = 1),
   version    INTEGER NOT NULL,  -- bumped by every change that a process other than the server makes
   epoch      TEXT    NOT NULL,  -- names this history of the file; a restore changes it, old feed cursors then end
+  kill_switch INTEGER NOT NULL DEFAULT 0 CHECK (kill_switch IN (0, 1)), -- no request to customers' URLs
   key_check  BLOB,              -- a sealed constant: tells a wrong master key at start, before it can do harm
   salt_check BLOB,              -- HMAC of a constant: tells a wrong salt at start
   created_at_ms INTEGER NOT NULL

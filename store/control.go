@@ -10,13 +10,24 @@ type Control struct {
 	// Epoch names this history of the file. A restore changes it, and with it
 	// the feed's cursors: positions of another history mean nothing here.
 	Epoch string
+	// KillSwitch says that no request may be made to customers' URLs.
+	KillSwitch bool
 }
 
 // ReadControl reads the control row.
 func ReadControl(q Querier) (Control, error) {
 	var c Control
-	if err := q.QueryRow(`SELECT version, epoch FROM control WHERE id = 1`).Scan(&c.Version, &c.Epoch); err != nil {
+	if err := q.QueryRow(`SELECT version, epoch, kill_switch FROM control WHERE id = 1`).Scan(&c.Version, &c.Epoch, &c.KillSwitch); err != nil {
 		return c, fmt.Errorf("reading the control row: %w", err)
 	}
 	return c, nil
+}
+
+// SetKillSwitch turns the kill switch that every process on the file heeds on
+// or off.
+func SetKillSwitch(tx *Tx, on bool) error {
+	if _, err := tx.Exec(`UPDATE control SET kill_switch = $1 WHERE id = 1`, boolInt(on)); err != nil {
+		return fmt.Errorf("setting the kill switch: %w", err)
+	}
+	return nil
 }

@@ -83,6 +83,9 @@ func (r Result) OK() bool { return r.Category == "" }
 // Sender makes requests to customers' URLs. It holds the only HTTP client in
 // the program that does: every address goes through the guard.
 type Sender struct {
+	// Kill stops every request while it is on. NewSender makes one that is off.
+	Kill *KillSwitch
+
 	guard     *Guard
 	brand     string
 	userAgent string
@@ -91,7 +94,7 @@ type Sender struct {
 
 // NewSender returns a sender. brand is in its header names and User-Agent.
 func NewSender(guard *Guard, brand, version string) *Sender {
-	s := &Sender{guard: guard, brand: brand, userAgent: brand + "-Webhooks/" + version}
+	s := &Sender{Kill: NewKillSwitch(false), guard: guard, brand: brand, userAgent: brand + "-Webhooks/" + version}
 	s.client = &http.Client{
 		// Made from nothing, never cloned from the default one: a proxy taken
 		// from the environment would hide every address from the guard.
@@ -144,7 +147,8 @@ var errAnswerTimeout = errors.New("no complete answer in time")
 
 // Send makes one request, signed at this moment, and waits for its answer for
 // totalTimeout at most. When ctx ends, the request is cancelled and the result
-// says Interrupted, unless the answer's header was there already.
+// says Interrupted, unless the answer's header was there already; and so it does
+// when the kill switch is on, or goes on before the request reaches the wire.
 func (s *Sender) Send(ctx context.Context, r Request) Result {
 	started := time.Now()
 	res := s.send(ctx, r, started)
@@ -160,10 +164,13 @@ func (s *Sender) send(parent context.Context, r Request, now time.Time) Result {
 	defer cancel(nil)
 	timer := time.AfterFunc(totalTimeout, func() { cancel(errAnswerTimeout) })
 	defer timer.Stop()
+	var way flight
+	defer way.watch(s.Kill, cancel)()
 	var remote atomic.Value
 	var answering atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(info httptrace.GotConnInfo) {
+			way.gotConn(info)
 			timer.Reset(answerTimeout)
 			remote.Store(info.Conn.RemoteAddr().String())
 		},
@@ -173,12 +180,15 @@ func (s *Sender) send(parent context.Context, r Request, now time.Time) Result {
 	if err != nil {
 		return Result{Category: CategoryInternal, Detail: "the request could not be made"}
 	}
+	if way.halted() || s.Kill.State().On && way.phase.CompareAndSwap(flightWaiting, flightHalted) {
+		return Result{Interrupted: true}
+	}
 	// Not client.Do: it reads the Location of a redirect that it will not
 	// follow, and fails where that is not a URL.
 	resp, err := s.client.Transport.RoundTrip(req)
 	address, _ := remote.Load().(string)
 	if err != nil {
-		if parent.Err() != nil {
+		if parent.Err() != nil || way.halted() {
 			return Result{Interrupted: true}
 		}
 		if cause := context.Cause(ctx); cause != nil {
@@ -339,13 +349,17 @@ func tlsWords(err error) string {
 }
 
 // secretLike matches what must not be kept when a receiver echoes it: our
-// keys and secrets, bearer tokens, signatures.
-var secretLike = regexp.MustCompile(`(?i)\b(whsec_|jpk_|sk_|mgp_|rk_)[A-Za-z0-9_-]{8,}|\bbearer\s+[A-Za-z0-9._~+/=-]{8,}|\bv1[=,][A-Za-z0-9+/=]{40,}`)
+// keys and secrets, bearer tokens, signatures. Ours are found in the middle of
+// a word too: a JSON text has "\nwhsec_…" as a backslash and "nwhsec_…".
+var secretLike = regexp.MustCompile(`(?i)(whsec_|jpk_|\b(sk_|mgp_|rk_))[A-Za-z0-9_-]{8,}|\bbearer\s+[A-Za-z0-9._~+/=-]{8,}|\bv1[=,][A-Za-z0-9+/=]{40,}`)
+
+// Mask replaces what looks like a secret.
+func Mask(text string) string { return secretLike.ReplaceAllString(text, "[masked]") }
 
 // excerpt keeps the first bytes of an answer's body, one line of clean text
 // with what looks like a secret masked.
 func excerpt(body []byte) string {
-	masked := secretLike.ReplaceAllString(strings.ToValidUTF8(string(body), "\uFFFD"), "[masked]")
+	masked := Mask(strings.ToValidUTF8(string(body), "\uFFFD"))
 	clean := strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp) {
 			return ' '

@@ -116,6 +116,19 @@ func (w *Worker) Forget(subSeq int64) {
 	w.notify()
 }
 
+// SetKillSwitch turns the run-time kill switch on or off.
+func (w *Worker) SetKillSwitch(on bool) {
+	if !w.sender.Kill.Set(on) {
+		return
+	}
+	state := w.sender.Kill.State()
+	w.log.Warn("kill_switch", "on", state.On, "source", state.Source)
+	w.notify()
+}
+
+// KillSwitch tells whether requests are stopped.
+func (w *Worker) KillSwitch() KillSwitchState { return w.sender.Kill.State() }
+
 func (w *Worker) notify() {
 	select {
 	case w.signal <- struct{}{}:
@@ -133,7 +146,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("looking for pending deliveries: %w", err)
 	}
-	w.log.Info("worker_started", "subscriptions_with_pending", found, "concurrency", w.opt.Concurrency)
+	state := w.KillSwitch()
+	w.log.Info("worker_started", "subscriptions_with_pending", found, "concurrency", w.opt.Concurrency, "kill_switch", state.On, "kill_switch_source", state.Source)
 	sending, cutOff := context.WithCancel(context.WithoutCancel(ctx))
 	defer cutOff()
 	context.AfterFunc(ctx, func() { time.AfterFunc(w.opt.Drain, cutOff) })
@@ -209,7 +223,7 @@ func (w *Worker) dispatch(ctx, sending context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		for slots > 0 && ctx.Err() == nil {
+		for slots > 0 && ctx.Err() == nil && !w.sender.Kill.State().On {
 			item, err := w.queue.take(ctx, time.Now())
 			w.failed(ctx, "claim", err)
 			if item == nil {
