@@ -13,6 +13,7 @@ CREATE TABLE webhook_subscriptions (
   failures_streak  INTEGER NOT NULL DEFAULT 0,
   probation        INTEGER NOT NULL DEFAULT 1 CHECK (probation IN (0, 1)), -- new, or the last outcome was a timeout or no connection
   last_dns         INTEGER NOT NULL DEFAULT 0 CHECK (last_dns IN (0, 1)), -- the last outcome was a failed look-up: the next one counts in the streak
+  dead_letters     INTEGER NOT NULL DEFAULT 0,        -- since it was last enabled
   last_delivery_at_ms INTEGER,                        -- the last attempt's end
   last_success_at_ms  INTEGER,
   last_status      INTEGER,                           -- the last attempt's HTTP status; NULL: no answer

@@ -80,3 +80,19 @@ func TestControlRowIsMissing(t *testing.T) {
 		t.Errorf("read %+v", c)
 	}
 }
+
+func TestKillSwitch(t *testing.T) {
+	server := storetest.New(t)
+	command := open(t, server.Path(), store.Options{})
+	defer shut(t, command)
+	if control(t, server).KillSwitch {
+		t.Error("it is on in a new file")
+	}
+	for _, on := range []bool{true, true, false} {
+		before := control(t, server)
+		write(t, command, func(tx *store.Tx) error { return store.SetKillSwitch(tx, on) })
+		if got := control(t, server); got.KillSwitch != on || got.Version != before.Version+1 {
+			t.Errorf("set to %v: the server sees %+v after %+v", on, got, before)
+		}
+	}
+}

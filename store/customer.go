@@ -130,3 +130,22 @@ func SetTier(tx *Tx, id string, tier Tier) (changed bool, err error) {
 	}
 	return n == 1, nil
 }
+
+// SetOptOut notes that a customer has stopped all webhooks, or that this has
+// ended. Stopping twice keeps the first time. What hangs on it is for the caller
+// to change in the same transaction.
+func SetOptOut(tx *Tx, id string, out bool) error {
+	var at any
+	if out {
+		at = tx.NowMS()
+	}
+	n, err := tx.Update(`
+		UPDATE customers SET opted_out_at_ms = CASE WHEN $1 IS NULL THEN NULL ELSE COALESCE(opted_out_at_ms, $1) END WHERE customer_id = $2`, at, id)
+	if err != nil {
+		return fmt.Errorf("setting the opt-out: %w", err)
+	}
+	if n == 0 {
+		return Errorf(CodeNotFound, "customer %s not found", id)
+	}
+	return nil
+}

@@ -157,3 +157,38 @@ func TestListCustomers(t *testing.T) {
 		t.Errorf("listed %v, want %s", got, want)
 	}
 }
+
+func TestOptOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		db := storetest.New(t)
+		storetest.Customer(t, db, "acme", store.TierPaid)
+		storetest.Customer(t, db, "other", store.TierPaid)
+		start := time.Now()
+		for i, test := range []struct {
+			out  bool
+			want time.Duration // since start; negative: not opted out
+		}{
+			{false, -1},
+			{true, 2 * time.Hour},
+			{true, 2 * time.Hour}, // the first time counts
+			{false, -1},
+			{true, 5 * time.Hour},
+		} {
+			time.Sleep(time.Hour)
+			write(t, db, func(tx *store.Tx) error { return store.SetOptOut(tx, "acme", test.out) })
+			got, err := store.GetCustomer(db.Reader(t.Context()), "acme")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if at := got.OptedOutAt; (at != nil) != (test.want >= 0) || at != nil && !at.Equal(start.Add(test.want)) {
+				t.Errorf("step %d, out %v: opted out at %v, want %v after the start", i+1, test.out, at, test.want)
+			}
+		}
+		if got, err := store.GetCustomer(db.Reader(t.Context()), "other"); err != nil || got.OptedOutAt != nil {
+			t.Errorf("the other one is %+v, %v", got, err)
+		}
+		if err := db.Write(t.Context(), func(tx *store.Tx) error { return store.SetOptOut(tx, "nobody", true) }); store.CodeOf(err) != store.CodeNotFound {
+			t.Errorf("of nobody: %v, want code not_found", err)
+		}
+	})
+}

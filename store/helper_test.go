@@ -18,7 +18,6 @@ import (
 // processes are what the test binary does when it is started again as another
 // process, to stand in the way or to be killed. Each gets the file's path.
 var processes = map[string]func(path string) error{
-	"create":             create,
 	"serve":              serve,
 	"write until killed": writeUntilKilled,
 	"outgrow the limit":  outgrowLimit,
@@ -75,14 +74,6 @@ func (p *process) rest() (lines []string, err error) {
 		lines = append(lines, p.out.Text())
 	}
 	return lines, p.Wait()
-}
-
-func create(path string) error {
-	db, err := store.Open(context.Background(), path, store.Options{})
-	if err != nil {
-		return err
-	}
-	return db.Close()
 }
 
 // serve is a server of the file until stdin ends; it says its boot id first.

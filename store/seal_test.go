@@ -169,3 +169,48 @@ func TestForeignKeysAreRefused(t *testing.T) {
 	}
 	shut(t, open(t, path, store.Options{})) // what needs no secrets needs no keys
 }
+
+func TestReseal(t *testing.T) {
+	before := keyring(t, oldKey, storetest.Salt)
+	both := keyring(t, newKey+","+oldKey, storetest.Salt)
+	after := keyring(t, newKey, storetest.Salt)
+	old := before.Seal([]byte("secret"), "place")
+
+	resealed, changed, err := both.Reseal(old, "place")
+	if err != nil || !changed {
+		t.Fatalf("changed: %v, %v", changed, err)
+	}
+	if got, err := after.Unseal(resealed, "place"); err != nil || string(got) != "secret" {
+		t.Errorf("without the old key: %q, %v", got, err)
+	}
+	if again, changed, err := both.Reseal(resealed, "place"); err != nil || changed || !bytes.Equal(again, resealed) {
+		t.Errorf("again: changed: %v, %v", changed, err)
+	}
+	for name, fn := range map[string]func() ([]byte, bool, error){
+		"elsewhere":           func() ([]byte, bool, error) { return both.Reseal(old, "elsewhere") },
+		"without the old key": func() ([]byte, bool, error) { return after.Reseal(old, "place") },
+		"garbage": func() ([]byte, bool, error) {
+			return both.Reseal(append([]byte{1, 255}, make([]byte, 300)...), "place")
+		},
+	} {
+		if got, changed, err := fn(); err == nil || changed || got != nil {
+			t.Errorf("%s: %x, changed: %v, %v", name, got, changed, err)
+		}
+	}
+}
+
+func TestRekeyCheckLetsGoOfTheOldKey(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "jpintel.db")
+	shut(t, open(t, path, store.Options{Keys: keyring(t, oldKey, storetest.Salt)}))
+	only := store.Options{Keys: keyring(t, newKey, storetest.Salt)}
+	if db, err := store.Open(t.Context(), path, only); err == nil {
+		shut(t, db)
+		t.Error("opened without the old key")
+	}
+	db := open(t, path, store.Options{Keys: keyring(t, newKey+","+oldKey, storetest.Salt)})
+	for range 2 { // the second time changes nothing
+		write(t, db, store.RekeyCheck)
+	}
+	shut(t, db)
+	shut(t, open(t, path, only))
+}
