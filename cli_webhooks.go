@@ -90,7 +90,11 @@ func (c *eventsListCmd) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		return list(a, store.Page[webhook.Event]{Data: page.Data, NextCursor: &page.NextCursor}, "EVENT\tTYPE\tCREATED\tCUSTOMER\tSUBJECT", func(e webhook.Event) []any {
+		if a.json {
+			return printJSON(a.stdout, page)
+		}
+		fmt.Fprintf(a.stderr, "What comes after these: --cursor %s\n", page.NextCursor) // always set, so that a poller can go on
+		return list(a, store.Page[webhook.Event]{Data: page.Data}, "EVENT\tTYPE\tCREATED\tCUSTOMER\tSUBJECT", func(e webhook.Event) []any {
 			return []any{e.EventID, e.EventType, e.CreatedAt, orDash(e.CustomerID), e.Subject.ID}
 		})
 	})

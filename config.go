@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"strings"
@@ -39,10 +40,13 @@ type Config struct {
 	Concurrency         int                `env:"JPINTEL_WEBHOOK_DISPATCH_CONCURRENCY" envDefault:"64" form:"a positive number" doc:"webhook requests in flight, in all"`
 	EndpointConcurrency int                `env:"JPINTEL_WEBHOOK_ENDPOINT_CONCURRENCY" envDefault:"4" form:"a positive number" doc:"webhook requests in flight to one subscription"`
 	Rate                int                `env:"JPINTEL_WEBHOOK_RATE" envDefault:"30" form:"a number, 0 for no limit" doc:"webhook requests a second, and as a burst, to one URL of a customer"`
+	DailyCap            int                `env:"JPINTEL_WEBHOOK_DAILY_CAP" envDefault:"10000" form:"a number, 0 for no limit" doc:"webhook attempts per customer and day; the subscription that asks for one more is disabled"`
+	DeadLetterLimit     int                `env:"JPINTEL_WEBHOOK_DEAD_LETTER_LIMIT" envDefault:"100" form:"a number, 0 for no limit" doc:"dead letters of a subscription before it is disabled"`
 	Schedule            []webhook.Duration `env:"JPINTEL_WEBHOOK_RETRY_SCHEDULE" envDefault:"1m,5m,30m,2h,12h" form:"durations like 1m,5m,30m" doc:"waits after the first, second … failed attempt, each ±10 %; then the delivery is a dead letter"`
 	Tick                webhook.Duration   `env:"JPINTEL_WEBHOOK_TICK" envDefault:"1s" form:"a duration like 30s" doc:"fallback ticker: how late work is found that nobody announced"`
 	Retention           webhook.Duration   `env:"JPINTEL_WEBHOOK_RETENTION" envDefault:"30d" form:"a duration like 30d" doc:"how long finished deliveries and dead letters stay, with their attempts"`
 	EventRetention      webhook.Duration   `env:"JPINTEL_EVENT_RETENTION" envDefault:"90d" form:"a duration like 90d, no shorter than JPINTEL_WEBHOOK_RETENTION" doc:"how long events stay in the feed"`
+	RotationGrace       webhook.Duration   `env:"JPINTEL_WEBHOOK_ROTATION_GRACE" envDefault:"1h" form:"a duration like 1h" doc:"how long a replaced signing secret goes on signing beside the new one"`
 	Brand               string             `env:"JPINTEL_WEBHOOK_BRAND" envDefault:"Jpintel" form:"letters and digits" doc:"header names (X-Jpintel-Signature) and User-Agent"`
 	Ports               []uint16           `env:"JPINTEL_WEBHOOK_PORTS" envDefault:"443,8443" form:"port numbers, comma" doc:"ports that customers' URLs may have"`
 	AllowCIDRs          []netip.Prefix     `env:"JPINTEL_WEBHOOK_ALLOW_CIDRS" form:"networks like 127.0.0.0/8, comma" doc:"tests and development only: addresses let through although they are not public; refused on Fly"`
@@ -151,10 +155,14 @@ func (c *Config) validate() error {
 	return errors.Join(
 		wrong("JPINTEL_ADDR", validAddr(c.Addr)),
 		wrong("JPINTEL_ADMIN_TOKEN", c.AdminToken == "" || len(c.AdminToken) >= 32),
+		wrong("JPINTEL_MASTER_KEY", c.MasterKey == "" || validKeys(string(c.MasterKey), anySalt)),
+		wrong("JPINTEL_API_KEY_SALT", c.APIKeySalt == "" || validKeys(anyMasterKey, string(c.APIKeySalt))),
 		wrong("JPINTEL_PUBLIC_URL", c.PublicURL == "" || c.publicHost() != ""),
 		wrong("JPINTEL_WEBHOOK_DISPATCH_CONCURRENCY", c.Concurrency > 0),
 		wrong("JPINTEL_WEBHOOK_ENDPOINT_CONCURRENCY", c.EndpointConcurrency > 0),
 		wrong("JPINTEL_WEBHOOK_RATE", c.Rate >= 0),
+		wrong("JPINTEL_WEBHOOK_DAILY_CAP", c.DailyCap >= 0),
+		wrong("JPINTEL_WEBHOOK_DEAD_LETTER_LIMIT", c.DeadLetterLimit >= 0),
 		wrong("JPINTEL_WEBHOOK_TICK", c.Tick > 0),
 		wrong("JPINTEL_WEBHOOK_RETENTION", c.Retention > 0),
 		wrong("JPINTEL_EVENT_RETENTION", c.EventRetention >= c.Retention),
@@ -165,6 +173,18 @@ func (c *Config) validate() error {
 		wrong("JPINTEL_LOG_FORMAT", c.LogFormat == "" || c.LogFormat == "json" || c.LogFormat == "text"),
 		c.validateFly(),
 	)
+}
+
+// anyMasterKey and anySalt stand in for one of the two where only the other's
+// form is judged.
+var (
+	anyMasterKey = "any:" + strings.Repeat("0", 64)
+	anySalt      = strings.Repeat("0", 16)
+)
+
+func validKeys(master, salt string) bool {
+	_, err := store.ParseKeyring(master, salt)
+	return err == nil
 }
 
 func validAddr(addr string) bool {
@@ -256,16 +276,13 @@ func (c *Config) keyring() (keys *store.Keyring, warning string, err error) {
 
 // keysFile reads the generated keys, and generates them the first time.
 func keysFile(path string) (map[string]string, error) {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err == nil {
-		_, err = fmt.Fprintf(file, "JPINTEL_MASTER_KEY=k1:%s\nJPINTEL_API_KEY_SALT=%s\n", randomHex(), randomHex())
-		if err = errors.Join(err, file.Sync(), file.Close()); err != nil {
-			return nil, fmt.Errorf("writing %s: %w", path, err)
-		}
-	} else if !errors.Is(err, os.ErrExist) {
-		return nil, fmt.Errorf("making keys: %w", err)
-	}
 	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		if err := makeKeysFile(path); err != nil {
+			return nil, fmt.Errorf("making keys: %w", err)
+		}
+		text, err = os.ReadFile(path)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading keys: %w", err)
 	}
@@ -275,6 +292,25 @@ func keysFile(path string) (map[string]string, error) {
 		values[name] = value
 	}
 	return values, nil
+}
+
+// makeKeysFile lays the file under a name of its own, which it gives up for the
+// right one when it is complete: another process finds all of it or nothing,
+// and the first of several wins.
+func makeKeysFile(path string) error {
+	file, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".") // with mode 0600
+	if err != nil {
+		return err
+	}
+	defer os.Remove(file.Name())
+	_, err = fmt.Fprintf(file, "JPINTEL_MASTER_KEY=k1:%s\nJPINTEL_API_KEY_SALT=%s\n", randomHex(), randomHex())
+	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
+		return err
+	}
+	if err := os.Link(file.Name(), path); !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return nil
 }
 
 func randomHex() string {

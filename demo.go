@@ -92,7 +92,7 @@ func (d *demo) start(ctx context.Context) (err error) {
 func (d *demo) boot(ctx context.Context) (err error) {
 	d.server, err = startChild(ctx, d.dir, []string{
 		"JPINTEL_DB=" + d.db(), "JPINTEL_ADDR=127.0.0.1:0", "JPINTEL_ADMIN_TOKEN=" + d.client.token, "JPINTEL_LOG_FORMAT=json",
-		"JPINTEL_WEBHOOK_ALLOW_CIDRS=127.0.0.0/8", "JPINTEL_WEBHOOK_ALLOW_HTTP=1", "JPINTEL_WEBHOOK_RETRY_SCHEDULE=300ms,600ms,1s,2s,4s", "JPINTEL_WEBHOOK_RATE=0", "JPINTEL_API_RATE=0",
+		"JPINTEL_WEBHOOK_ALLOW_CIDRS=127.0.0.0/8", "JPINTEL_WEBHOOK_ALLOW_HTTP=1", "JPINTEL_WEBHOOK_RETRY_SCHEDULE=300ms,600ms,1s,2s,4s", "JPINTEL_WEBHOOK_RATE=0", "JPINTEL_API_RATE=0", "JPINTEL_WEBHOOK_DAILY_CAP=0",
 	})
 	if err != nil {
 		return err

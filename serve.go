@@ -60,30 +60,33 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 	sender.Kill = webhook.NewKillSwitch(a.config.KillSwitch)
 	defer sender.Close()
 	state := &programs.Service{DB: db, Outbox: outbox}
+	service := a.webhooks(db, outbox, guard)
+	service.Sender = sender
 	worker := webhook.NewWorker(db, outbox, sender, log, webhook.WorkerOptions{
 		Schedule: a.config.schedule(), Concurrency: a.config.Concurrency, EndpointConcurrency: a.config.EndpointConcurrency,
-		Rate: a.config.Rate, Tick: time.Duration(a.config.Tick), Drain: drain,
+		Rate: a.config.Rate, Cap: service.Cap, DeadLetterLimit: a.config.DeadLetterLimit, Tick: time.Duration(a.config.Tick), Drain: drain,
 		Retention: time.Duration(a.config.Retention), EventRetention: time.Duration(a.config.EventRetention), Steps: []func(context.Context) (bool, error){state.Step},
 	})
-	service := &api{
+	service.Changed = worker.Forget
+	server := &api{
 		db: db, log: log, programs: state, worker: worker, tick: time.Duration(a.config.Tick),
 		hasAdmin: a.config.AdminToken != "", admin: sha256.Sum256([]byte(a.config.AdminToken)),
-		webhooks: a.webhooks(db, outbox, guard), fly: a.config.Fly != "",
+		webhooks: service, fly: a.config.Fly != "",
 		calls: newLimiters(a.config.callRate(), max(a.config.APIRate, 1)), guesses: newLimiters(rate.Every(guessEvery), guessBurst),
 	}
-	service.webhooks.Changed = worker.Forget
 	listener, err := net.Listen("tcp", a.config.Addr)
 	if err != nil {
 		return fmt.Errorf("JPINTEL_ADDR: %w", err)
 	}
-	return service.run(ctx, listener)
+	return server.run(ctx, listener)
 }
 
 // webhooks is the service behind the customers' calls and the CLI.
 func (a *app) webhooks(db *store.DB, outbox *webhook.Outbox, guard *webhook.Guard) *webhook.Service {
 	return &webhook.Service{
-		DB: db, Outbox: outbox, Guard: guard, Schedule: a.config.Schedule, EndpointConcurrency: a.config.EndpointConcurrency,
-		Rate: a.config.Rate, Retention: a.config.Retention, EventRetention: a.config.EventRetention,
+		DB: db, Outbox: outbox, Guard: guard, Cap: webhook.NewDailyCap(db, a.config.DailyCap),
+		Schedule: a.config.Schedule, EndpointConcurrency: a.config.EndpointConcurrency, DeadLetterLimit: a.config.DeadLetterLimit,
+		Rate: a.config.Rate, Retention: a.config.Retention, EventRetention: a.config.EventRetention, RotationGrace: a.config.RotationGrace,
 	}
 }
 

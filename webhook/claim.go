@@ -23,6 +23,8 @@ type work struct {
 	target       *target
 	refused      string // why it must not be sent; "": it may
 	probing      bool   // it has one of probation's slots; the queue's
+	day          string // the day that its attempt counts for; the queue's
+	capped       bool   // the day's attempts are used up: it must not be sent
 }
 
 // target is where a subscription's deliveries go, read when they are claimed:

@@ -168,7 +168,7 @@ func TestCursorsEnd(t *testing.T) {
 // However many write at once, no event appears behind a cursor that was given
 // out: what a poller has collected is what was committed, in that order.
 func TestTheFeedHasNoGaps(t *testing.T) {
-	writers, each := 8, 50
+	writers, each := 8, 25
 	if reduced() {
 		each = 10
 	}

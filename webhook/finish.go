@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/url"
@@ -42,6 +43,8 @@ type finisher struct {
 	log       *slog.Logger
 	schedule  []time.Duration
 	random    func() float64
+	cap       *DailyCap // nil: nothing is counted
+	deadLimit int       // dead letters of a subscription; 0: no limit
 	results   chan finished
 	committed chan []settled
 	closing   atomic.Bool
@@ -115,6 +118,9 @@ func (f *finisher) commit(batch []finished) error {
 	back := make([]settled, len(records))
 	for i := range records {
 		records[i].log(f.log, f.db.Keys)
+		if w := records[i].work; !w.capped && !records[i].attempted() {
+			f.cap.release(w.target.customerID, w.day)
+		}
 		back[i] = records[i].settled
 	}
 	f.giveBack(back)
@@ -143,9 +149,15 @@ type record struct {
 	status Status
 }
 
+// attempted reports whether a request was made that counts for the day: one
+// that the guard refused, or that the service stopped, does not.
+func (r *record) attempted() bool {
+	return r.work.refused == "" && !r.work.capped && !r.result.Interrupted && r.result.Category != CategoryBlocked
+}
+
 // write puts a batch into one transaction.
 func (f *finisher) write(tx *store.Tx, batch []finished) ([]record, error) {
-	subs, moved := map[int64]*progress{}, totals{}
+	subs, moved, counted := map[int64]*progress{}, totals{}, dailyAttempts{}
 	var records []record
 	for _, done := range batch {
 		w := done.work
@@ -162,13 +174,16 @@ func (f *finisher) write(tx *store.Tx, batch []finished) ([]record, error) {
 			return nil, err
 		}
 		records = append(records, r)
+		if w.day != "" && r.attempted() {
+			counted.add(w.target.customerID, w.day)
+		}
 	}
 	for _, p := range subs {
 		if err := p.write(tx); err != nil {
 			return nil, err
 		}
 	}
-	return records, moved.write(tx)
+	return records, errors.Join(counted.write(tx), moved.write(tx))
 }
 
 func (f *finisher) writeOne(tx *store.Tx, moved totals, p *progress, done finished) (record, error) {
@@ -177,6 +192,9 @@ func (f *finisher) writeOne(tx *store.Tx, moved totals, p *progress, done finish
 	switch {
 	case w.refused != "":
 		return rec, fail(tx, moved, w, w.refused)
+	case w.capped:
+		rec.disabled = ReasonCostCap
+		return rec, f.disable(tx, w, ReasonCostCap)
 	case r.Interrupted:
 		rec.status, rec.next = StatusPending, w.dueMS
 		return rec, nil
@@ -191,6 +209,9 @@ func (f *finisher) writeOne(tx *store.Tx, moved totals, p *progress, done finish
 	}
 	rec.disabled = p.add(r)
 	rec.probation = p.probation
+	if rec.status == StatusDeadLetter && p.bury(f.deadLimit) && rec.disabled == "" {
+		rec.disabled = ReasonDeadLetterOverflow
+	}
 	if err := settle(tx, moved, w, r, rec.status, rec.next); err != nil {
 		return rec, err
 	}
@@ -225,6 +246,10 @@ func (r *record) log(log *slog.Logger, keys *store.Keyring) {
 		log.Info("webhook_refused", "subscription_id", w.target.subscriptionID, "delivery_id", w.deliveryID, "event_id", w.event.id, "reason", w.refused)
 		return
 	}
+	if w.capped {
+		r.logDisabled(log, keys)
+		return
+	}
 	if res.Interrupted {
 		log.Info("webhook_interrupted", "subscription_id", w.target.subscriptionID, "delivery_id", w.deliveryID, "event_id", w.event.id, "reason", errInterrupted)
 		return
@@ -238,8 +263,12 @@ func (r *record) log(log *slog.Logger, keys *store.Keyring) {
 		args = append(args, "blocked_reason", res.Reason)
 	}
 	log.Info("webhook_delivered", args...)
+	r.logDisabled(log, keys)
+}
+
+func (r *record) logDisabled(log *slog.Logger, keys *store.Keyring) {
 	if r.disabled != "" {
-		log.Warn("webhook_subscription_disabled", "subscription_id", w.target.subscriptionID,
-			"customer_id_hash", keys.HashID(w.target.customerID), "reason", string(r.disabled))
+		log.Warn("webhook_subscription_disabled", "subscription_id", r.work.target.subscriptionID,
+			"customer_id_hash", keys.HashID(r.work.target.customerID), "reason", string(r.disabled))
 	}
 }

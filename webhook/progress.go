@@ -28,11 +28,13 @@ type progress struct {
 	ok, failed  int
 	last        Result
 	lastSuccess time.Time
+	deadLetters int // since it was last enabled
 }
 
 func readProgress(tx *store.Tx, sub int64) (*progress, error) {
 	p := &progress{sub: sub}
-	err := tx.QueryRow(`SELECT failures_streak, probation, last_dns FROM webhook_subscriptions WHERE sub_seq = $1`, sub).Scan(&p.streak, &p.probation, &p.lastDNS)
+	err := tx.QueryRow(`SELECT failures_streak, probation, last_dns, dead_letters FROM webhook_subscriptions WHERE sub_seq = $1`, sub).
+		Scan(&p.streak, &p.probation, &p.lastDNS, &p.deadLetters)
 	if err != nil {
 		return nil, fmt.Errorf("reading subscription: %w", err)
 	}
@@ -61,6 +63,13 @@ func (p *progress) add(r Result) Reason {
 		return ReasonStreak
 	}
 	return ""
+}
+
+// bury counts a dead letter and reports whether there are more than limit now;
+// a limit of 0 is none.
+func (p *progress) bury(limit int) bool {
+	p.deadLetters++
+	return limit > 0 && p.deadLetters > limit
 }
 
 // countsInStreak reports whether a failure is one that retrying will not mend:
@@ -97,8 +106,8 @@ func (p *progress) write(tx *store.Tx) error {
 	}
 	_, err := tx.Exec(`
 		UPDATE webhook_subscriptions SET failures_streak = $1, probation = $2, last_dns = $3, last_delivery_at_ms = $4,
-		  last_success_at_ms = COALESCE($5, last_success_at_ms), last_status = $6 WHERE sub_seq = $7`,
-		p.streak, bit(p.probation), bit(p.lastDNS), p.last.StartedAt.Add(p.last.Duration).UnixMilli(), success, nullInt(p.last.Status), p.sub)
+		  last_success_at_ms = COALESCE($5, last_success_at_ms), last_status = $6, dead_letters = $7 WHERE sub_seq = $8`,
+		p.streak, bit(p.probation), bit(p.lastDNS), p.last.StartedAt.Add(p.last.Duration).UnixMilli(), success, nullInt(p.last.Status), p.deadLetters, p.sub)
 	if err != nil {
 		return fmt.Errorf("updating subscription: %w", err)
 	}

@@ -59,6 +59,7 @@ type queueOptions struct {
 	slots   int // requests in flight, in all
 	perLane int // to one subscription
 	rate    int // a second, and as a burst, to one URL of a customer; 0: no limit
+	cap     *DailyCap
 }
 
 // lane is one subscription's work.
@@ -206,6 +207,9 @@ func (q *queue) takeFrom(ctx context.Context, l *lane, now time.Time) (*work, er
 	if len(l.held) > 0 && now.Sub(l.claimed) > staleAfter {
 		q.drop(l)
 	}
+	if l.probation && !l.claimed.IsZero() && q.park(l) { // before reading what could not be sent
+		return nil, nil
+	}
 	if len(l.held) == 0 {
 		if err := q.claim(ctx, l, now); err != nil || len(l.held) == 0 {
 			return nil, err
@@ -214,26 +218,46 @@ func (q *queue) takeFrom(ctx context.Context, l *lane, now time.Time) (*work, er
 	if len(l.inflight) >= q.limit(l) {
 		return nil, nil
 	}
-	if l.probation && q.probing >= q.probationSlots() {
-		l.placed = inParked
-		q.parked = append(q.parked, l)
+	if l.probation && q.park(l) {
 		return nil, nil
 	}
 	if l.ready = q.readyAt(&l.held[0], now); l.ready > now.UnixMilli() {
+		if q.held > heldBytes {
+			q.drop(l)
+		}
 		return nil, nil
 	}
-	return q.give(l), nil
+	return q.give(ctx, l, now)
 }
 
-func (q *queue) give(l *lane) *work {
+// park sets a lane aside until one of probation's slots is free, if none is. A
+// lane that is set aside holds nothing: there may be thousands.
+func (q *queue) park(l *lane) bool {
+	if q.probing < q.probationSlots() {
+		return false
+	}
+	q.drop(l)
+	l.placed = inParked
+	q.parked = append(q.parked, l)
+	return true
+}
+
+func (q *queue) give(ctx context.Context, l *lane, now time.Time) (*work, error) {
 	w := l.held[0]
+	if w.refused == "" {
+		day, ok, err := q.opt.cap.take(ctx, w.target.customerID, now)
+		if err != nil {
+			return nil, err
+		}
+		w.day, w.capped = day, !ok
+	}
 	l.held = l.held[1:]
 	q.held -= len(w.event.data)
 	l.inflight[w.seq] = &w
 	if w.probing = l.probation; w.probing {
 		q.probing++
 	}
-	return &w
+	return &w, nil
 }
 
 // readyAt takes one request of the URL's rate, or says when there will be one.

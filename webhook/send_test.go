@@ -284,6 +284,8 @@ func TestStrangeAnswers(t *testing.T) {
 		{"a header without end", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("y", maxHeader+1) + "\r\n\r\n", nil, 0, CategoryResponseInvalid, "not HTTP", ""},
 		{"another protocol by agreement", "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n", nil, 101, CategoryResponseInvalid, "not an HTTP status", ""},
 		{"a status below 100", "HTTP/1.1 099 Odd\r\nContent-Length: 0\r\n\r\n", nil, 99, CategoryResponseInvalid, "not an HTTP status", ""},
+		{"a redirect to no URL", "HTTP/1.1 302 Found\r\nLocation: :%zz\r\nContent-Length: 0\r\n\r\n", nil, 302, CategoryRedirect, "not followed", ""},
+		{"a redirect to nowhere", "HTTP/1.1 302 Found\r\nContent-Length: 0\r\n\r\n", nil, 302, CategoryRedirect, "not followed", ""},
 		{"an old version", "HTTP/1.0 200 OK\r\n\r\nok", nil, 200, "", "", "ok"},
 		{"something in advance", "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", nil, 200, "", "", "ok"},
 		{"a body that is cut off", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nok", nil, 200, "", "", "ok"},

@@ -13,8 +13,11 @@ type Limits struct {
 	AnswerTimeout       Duration   `json:"answer_timeout"`
 	EndpointConcurrency int        `json:"endpoint_concurrency"` // requests at a time to one subscription
 	Rate                int        `json:"rate"`                 // requests a second, and as a burst, to one URL; 0: no limit
+	DailyCap            int        `json:"daily_cap"`            // attempts a day; 0: no limit
+	DeadLetterLimit     int        `json:"dead_letter_limit"`    // of a subscription since it was enabled; 0: no limit
 	Retention           Duration   `json:"retention"`            // of finished deliveries, dead letters among them
 	EventRetention      Duration   `json:"event_retention"`      // of events in the feed
+	RotationGrace       Duration   `json:"rotation_grace"`       // how long a replaced secret goes on signing
 	Subscriptions       int        `json:"subscriptions"`        // active ones a customer
 	MaxBody             int        `json:"max_data_bytes"`
 	SignatureTolerance  Duration   `json:"signature_tolerance"` // what receivers should allow
@@ -26,12 +29,16 @@ type Service struct {
 	DB       *store.DB
 	Outbox   *Outbox
 	Guard    *Guard
+	Sender   *Sender    // for test pings; the worker's own
+	Cap      *DailyCap  // the worker's own
 	Schedule []Duration // after the first attempt
 	// EndpointConcurrency is how many requests at a time one subscription gets.
 	EndpointConcurrency int
 	Rate                int // requests a second to one URL of a customer
+	DeadLetterLimit     int
 	Retention           Duration
 	EventRetention      Duration
+	RotationGrace       Duration // how long a replaced secret goes on signing
 	// Changed is told of subscriptions that were changed, after the commit, for
 	// the worker to read them again. It may be nil.
 	Changed func(subSeq int64)
@@ -53,7 +60,7 @@ type PolicyRequest struct {
 func (s *Service) Policy(context.Context, PolicyRequest) (Limits, error) {
 	return Limits{
 		RetrySchedule: s.Schedule, ConnectTimeout: Duration(connectTimeout), AnswerTimeout: Duration(answerTimeout),
-		EndpointConcurrency: s.EndpointConcurrency, Rate: s.Rate, Retention: s.Retention, EventRetention: s.EventRetention, Subscriptions: maxSubscriptions, MaxBody: maxData,
+		EndpointConcurrency: s.EndpointConcurrency, Rate: s.Rate, DailyCap: s.Cap.max(), DeadLetterLimit: s.DeadLetterLimit, Retention: s.Retention, EventRetention: s.EventRetention, RotationGrace: s.RotationGrace, Subscriptions: maxSubscriptions, MaxBody: maxData,
 		SignatureTolerance: Duration(Tolerance), Ports: s.Guard.ports,
 	}, nil
 }

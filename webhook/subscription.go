@@ -213,7 +213,7 @@ func disable(tx *store.Tx, subSeq int64, reason Reason) (bool, error) {
 // an earlier generation left behind stays failed.
 func enable(tx *store.Tx, subSeq int64) error {
 	_, err := tx.Exec(`
-		UPDATE webhook_subscriptions SET disabled_at_ms = NULL, disabled_reason = NULL, failures_streak = 0, probation = 1,
+		UPDATE webhook_subscriptions SET disabled_at_ms = NULL, disabled_reason = NULL, failures_streak = 0, dead_letters = 0, probation = 1,
 		  since_seq = (SELECT COALESCE(MAX(seq), 0) FROM outbox_events)
 		WHERE sub_seq = $1 AND deleted_at_ms IS NULL`, subSeq)
 	if err != nil {
@@ -228,31 +228,11 @@ func SetTier(tx *store.Tx, customer string, tier store.Tier) error {
 	if changed, err := store.SetTier(tx, customer, tier); err != nil || !changed {
 		return err
 	}
-	where := `disabled_at_ms IS NULL`
 	if tier == store.TierPaid {
-		where = `disabled_reason = 'tier' AND deleted_at_ms IS NULL`
+		return eachSubscription(tx, customer, `disabled_reason = 'tier' AND deleted_at_ms IS NULL`, enable)
 	}
-	rows, err := tx.Query(`SELECT sub_seq FROM webhook_subscriptions WHERE customer_id = $1 AND `+where, customer)
-	if err != nil {
-		return fmt.Errorf("reading subscriptions: %w", err)
-	}
-	seqs, err := store.Collect(rows, func(r *sql.Rows) (int64, error) {
-		var seq int64
-		err := r.Scan(&seq)
-		return seq, err
+	return eachSubscription(tx, customer, `disabled_at_ms IS NULL`, func(tx *store.Tx, seq int64) error {
+		_, err := disable(tx, seq, ReasonTier)
+		return err
 	})
-	if err != nil {
-		return fmt.Errorf("reading subscriptions: %w", err)
-	}
-	for _, seq := range seqs {
-		if tier == store.TierPaid {
-			err = enable(tx, seq)
-		} else {
-			_, err = disable(tx, seq, ReasonTier)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }

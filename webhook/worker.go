@@ -18,6 +18,8 @@ type WorkerOptions struct {
 	Concurrency         int             // requests in flight, in all
 	EndpointConcurrency int             // to one subscription
 	Rate                int             // requests a second to one URL of a customer; 0: no limit
+	Cap                 *DailyCap       // attempts of a customer and day; nil: no limit, and nothing is counted
+	DeadLetterLimit     int             // of a subscription since it was enabled; 0: no limit
 	Tick                time.Duration   // the fallback: look for work even if nobody woke us
 	Drain               time.Duration   // how long a stop waits for what is in flight
 	Retention           time.Duration   // of finished deliveries; 0: nothing is ever deleted
@@ -82,12 +84,14 @@ func NewWorker(db *store.DB, outbox *Outbox, sender *Sender, log *slog.Logger, o
 		func(ctx context.Context) (bool, error) { return sweepStep(ctx, db) },
 		expired.step,
 	}, opt.Steps...)
-	return &Worker{
+	w := &Worker{
 		db: db, outbox: outbox, sender: sender, log: log, opt: opt,
 		fanout: newFanout(db), finisher: newFinisher(db, outbox, log, opt.Schedule, opt.Random),
-		queue: newQueue(db, queueOptions{slots: opt.Concurrency, perLane: opt.EndpointConcurrency, rate: opt.Rate}),
+		queue: newQueue(db, queueOptions{slots: opt.Concurrency, perLane: opt.EndpointConcurrency, rate: opt.Rate, cap: opt.Cap}),
 		woken: map[int64]bool{}, signal: make(chan struct{}, 1), turn: &turn{},
 	}
+	w.finisher.cap, w.finisher.deadLimit = opt.Cap, opt.DeadLetterLimit
+	return w
 }
 
 // LastTurn is when the worker last looked for work.
@@ -225,7 +229,10 @@ func (w *Worker) dispatch(ctx, sending context.Context) {
 	for {
 		for slots > 0 && ctx.Err() == nil && !w.sender.Kill.State().On {
 			item, err := w.queue.take(ctx, time.Now())
-			w.failed(ctx, "claim", err)
+			if err != nil {
+				w.failed(ctx, "claim", err)
+				continue // that lane waits a second; the others do not
+			}
 			if item == nil {
 				break
 			}
@@ -297,7 +304,7 @@ func (w *Worker) settleAll(back []settled) (slots int) {
 // held meanwhile.
 func (w *Worker) send(ctx context.Context, item *work) {
 	var r Result
-	if item.refused == "" {
+	if item.refused == "" && !item.capped {
 		r = w.sender.Send(ctx, item.request())
 	}
 	w.finisher.results <- finished{item, r}
