@@ -251,7 +251,7 @@ func writeError(c *call, log *slog.Logger, err error) {
 	e, public := errors.AsType[*store.Error](err)
 	if !public {
 		if c.r.Context().Err() == nil {
-			log.Error("request_failed", "request_id", store.RequestID(c.r.Context()), "method", c.r.Method, "path", c.r.URL.Path, "error", err)
+			log.Error("request_failed", "request_id", store.RequestID(c.r.Context()), "method", c.r.Method, "path", logPath(c.r.URL.Path), "error", err)
 		}
 		e = &store.Error{Message: "internal error"}
 	}

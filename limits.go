@@ -68,15 +68,6 @@ func (l *limiters) take(caller string, now time.Time) time.Duration {
 	return wait
 }
 
-// exhausted returns how long the caller has to wait, without counting.
-func (l *limiters) exhausted(caller string, now time.Time) time.Duration {
-	missing := 1 - l.of(caller, now).TokensAt(now)
-	if missing <= 0 {
-		return 0
-	}
-	return time.Duration(missing / float64(l.rate) * float64(time.Second))
-}
-
 // tooMany answers 429 with the time to wait, in whole seconds.
 func tooMany(w http.ResponseWriter, wait time.Duration, message string) error {
 	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(max(wait.Seconds(), 1)))))

@@ -46,6 +46,9 @@ func (serveCmd) Run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
+	// What the standard library says on its own is a line of ours too.
+	slog.SetLogLoggerLevel(slog.LevelDebug)
+	slog.SetDefault(log)
 	db, err := a.openServer(ctx, log)
 	if err != nil {
 		return err

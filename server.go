@@ -144,13 +144,14 @@ func (a *api) authorize(who access, c *call) error {
 	if who == admin && !a.hasAdmin {
 		return errNoCall
 	}
-	from, now := clientAddress(c.r, a.fly), time.Now()
-	if wait := a.guesses.exhausted(from, now); wait > 0 {
-		return tooMany(c.w, wait, "too many wrong keys from this address")
-	}
 	err := a.identify(who, c)
-	if store.CodeOf(err) == store.CodeUnauthorized {
-		a.guesses.take(from, now)
+	if store.CodeOf(err) != store.CodeUnauthorized {
+		return err
+	}
+	// Only wrong keys are limited: whoever has the right one is let in, also
+	// from an address that a stranger guesses from.
+	if wait := a.guesses.take(clientAddress(c.r, a.fly), time.Now()); wait > 0 {
+		return tooMany(c.w, wait, "too many wrong keys from this address")
 	}
 	return err
 }
@@ -206,7 +207,7 @@ func (a *api) observe(next http.Handler) http.Handler {
 		w.Header().Set("Cache-Control", "no-store")
 		o := &observed{ResponseWriter: w, status: http.StatusOK}
 		next.ServeHTTP(o, r.WithContext(store.WithRequestID(r.Context(), id)))
-		args := []any{"request_id", id, "method", r.Method, "path", r.URL.Path, "status", o.status, "duration_ms", time.Since(started).Milliseconds()}
+		args := []any{"request_id", id, "method", r.Method, "path", logPath(r.URL.Path), "status", o.status, "duration_ms", time.Since(started).Milliseconds()}
 		if o.customer != "" {
 			args = append(args, "customer_id_hash", a.db.Keys.HashID(o.customer))
 		}
@@ -216,6 +217,21 @@ func (a *api) observe(next http.Handler) http.Handler {
 		}
 		a.log.Log(r.Context(), level, "http_request", args...)
 	})
+}
+
+// maxLogPath is how much of a path is logged: strangers choose it.
+const maxLogPath = 200
+
+// logPath is a path as it may be logged: without a customer's id, and without
+// what looks like a key.
+func logPath(path string) string {
+	const customers = "/v1/admin/customers/"
+	if rest, ok := strings.CutPrefix(path, customers); ok {
+		_, after, _ := strings.Cut(rest, "/")
+		path = customers + ":id/" + after
+	}
+	path = webhook.Mask(path)
+	return strings.ToValidUTF8(path[:min(len(path), maxLogPath)], "")
 }
 
 // observed remembers what is worth a log line.

@@ -29,6 +29,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"strconv"
 	"sync"
 	"time"
 
@@ -38,6 +39,14 @@ import (
 // readers is the size of the read pool: more connections cost memory outside
 // Go's heap and win nothing on a small machine.
 const readers = 4
+
+// How long a write waits while another process writes, in milliseconds. Behind
+// a server's write stands a caller who wants to know; a command competes with
+// a server that may be writing nearly all the time, and SQLite keeps no queue.
+const (
+	serverWait  = 5_000
+	commandWait = 60_000
+)
 
 // Options says how to open a file. The zero value is for tests and tools.
 type Options struct {
@@ -113,8 +122,12 @@ func (db *DB) open(ctx context.Context, opt Options) error {
 	if err := db.create(ctx); err != nil {
 		return err
 	}
+	wait := commandWait
+	if opt.Server {
+		wait = serverWait
+	}
 	var err error
-	if db.writer, err = sql.Open("sqlite", dsn(db.path, "_txlock=immediate")); err != nil {
+	if db.writer, err = sql.Open("sqlite", dsn(db.path, wait, "_txlock=immediate")); err != nil {
 		return fmt.Errorf("opening %s: %w", db.path, err)
 	}
 	db.writer.SetMaxOpenConns(1)
@@ -124,7 +137,7 @@ func (db *DB) open(ctx context.Context, opt Options) error {
 	if err := db.checkKeys(ctx); err != nil {
 		return err
 	}
-	if db.reader, err = sql.Open("sqlite", dsn(db.path, "_pragma=query_only(1)")); err != nil {
+	if db.reader, err = sql.Open("sqlite", dsn(db.path, serverWait, "_pragma=query_only(1)")); err != nil {
 		return fmt.Errorf("opening %s: %w", db.path, err)
 	}
 	db.reader.SetMaxOpenConns(readers)
@@ -134,8 +147,8 @@ func (db *DB) open(ctx context.Context, opt Options) error {
 }
 
 // dsn carries every pragma, since one set by Exec reaches one connection only.
-func dsn(path, extra string) string {
-	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=busy_timeout(5000)&_pragma=journal_mode(wal)" +
+func dsn(path string, wait int, extra string) string {
+	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?_pragma=busy_timeout(" + strconv.Itoa(wait) + ")&_pragma=journal_mode(wal)" +
 		"&_pragma=synchronous(full)&_pragma=foreign_keys(1)&_pragma=temp_store(2)" +
 		"&_pragma=journal_size_limit(67108864)&" + extra
 }
@@ -253,6 +266,30 @@ type Querier interface {
 // Reader returns a Querier on the read pool. Each query sees what was
 // committed when it began.
 func (db *DB) Reader(ctx context.Context) Querier { return reader{ctx, db} }
+
+// View runs fn on one state of the file: all its queries see the same. It holds
+// a connection of the read pool: keep it short.
+func (db *DB) View(ctx context.Context, fn func(Querier) error) error {
+	tx, err := db.reader.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
+	if err != nil {
+		return fmt.Errorf("reading: %w", err)
+	}
+	defer tx.Rollback() // nothing to keep
+	return fn(view{ctx, tx})
+}
+
+type view struct {
+	ctx context.Context
+	tx  *sql.Tx
+}
+
+func (v view) Query(query string, args ...any) (*sql.Rows, error) {
+	return v.tx.QueryContext(v.ctx, query, args...)
+}
+
+func (v view) QueryRow(query string, args ...any) *sql.Row {
+	return v.tx.QueryRowContext(v.ctx, query, args...)
+}
 
 type reader struct {
 	ctx context.Context

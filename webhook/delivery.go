@@ -86,7 +86,7 @@ func (s *Service) Deliveries(ctx context.Context, r DeliveriesRequest) (store.Pa
 		return store.Page[Delivery]{}, err
 	}
 	args = append(args, newest(before), rows)
-	found, err := s.selectDeliveries(ctx, where+fmt.Sprintf(` AND d.delivery_seq < $%d ORDER BY d.delivery_seq DESC LIMIT $%d`, len(args)-1, len(args)), args)
+	found, err := s.selectDeliveries(s.DB.Reader(ctx), where+fmt.Sprintf(` AND d.delivery_seq < $%d ORDER BY d.delivery_seq DESC LIMIT $%d`, len(args)-1, len(args)), args)
 	if err != nil {
 		return store.Page[Delivery]{}, err
 	}
@@ -135,8 +135,8 @@ func (s *Service) deliveryFilter(ctx context.Context, r DeliveriesRequest) (stri
 // subscription was disabled is failed, before the sweep has written it down.
 const derivedStatus = `CASE WHEN d.status = 'pending' AND d.generation < s.generation THEN 'failed' ELSE d.status END`
 
-func (s *Service) selectDeliveries(ctx context.Context, where string, args []any) ([]Delivery, error) {
-	rows, err := s.DB.Reader(ctx).Query(`
+func (s *Service) selectDeliveries(q store.Querier, where string, args []any) ([]Delivery, error) {
+	rows, err := q.Query(`
 		SELECT d.delivery_seq, d.delivery_id, s.subscription_id, e.event_id, e.event_type, `+derivedStatus+`,
 		  CASE WHEN d.status = 'pending' AND d.generation < s.generation THEN $`+fmt.Sprint(len(args)+1)+` ELSE d.reason END,
 		  d.attempt_count, d.last_status, d.last_latency_ms, d.last_error_category,
@@ -172,19 +172,24 @@ type DeliveryRequest struct {
 
 // Delivery returns one delivery with its attempts.
 func (s *Service) Delivery(ctx context.Context, r DeliveryRequest) (DeliveryDetail, error) {
-	found, err := s.selectDeliveries(ctx, `WHERE d.delivery_id = $1 AND `+ofCustomer("s.customer_id", r.CustomerID), []any{r.DeliveryID, r.CustomerID})
-	if err != nil {
-		return DeliveryDetail{}, err
-	}
-	if len(found) == 0 {
-		return DeliveryDetail{}, store.Errorf(store.CodeNotFound, "delivery %s not found", r.DeliveryID)
-	}
-	attempts, err := s.attempts(ctx, found[0].seq)
-	return DeliveryDetail{found[0], attempts}, err
+	var detail DeliveryDetail
+	err := s.DB.View(ctx, func(q store.Querier) error { // the attempts are those that the delivery counts
+		found, err := s.selectDeliveries(q, `WHERE d.delivery_id = $1 AND `+ofCustomer("s.customer_id", r.CustomerID), []any{r.DeliveryID, r.CustomerID})
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 {
+			return store.Errorf(store.CodeNotFound, "delivery %s not found", r.DeliveryID)
+		}
+		detail.Delivery = found[0]
+		detail.Attempts, err = s.attempts(q, found[0].seq)
+		return err
+	})
+	return detail, err
 }
 
-func (s *Service) attempts(ctx context.Context, delivery int64) ([]Attempt, error) {
-	rows, err := s.DB.Reader(ctx).Query(`
+func (s *Service) attempts(q store.Querier, delivery int64) ([]Attempt, error) {
+	rows, err := q.Query(`
 		SELECT attempt, started_at_ms, status, duration_ms, error_category, error_detail, response_excerpt, remote_addr
 		FROM webhook_attempts WHERE delivery_seq = $1 ORDER BY attempt`, delivery)
 	if err != nil {

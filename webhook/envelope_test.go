@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"testing"
+	"unicode/utf8"
 
 	"pgregory.net/rapid"
 )
@@ -53,8 +54,8 @@ func TestRenderAlways(t *testing.T) {
 		}
 		for _, envelope := range []Envelope{EnvelopeV1, EnvelopeV2} {
 			body := e.render(envelope, "sub_1")
-			if !json.Valid(body) {
-				t.Fatalf("%s: not JSON: %q", envelope, body)
+			if !json.Valid(body) || !utf8.Valid(body) {
+				t.Fatalf("%s: not JSON in UTF-8: %q", envelope, body)
 			}
 			if !bytes.HasSuffix(body, append([]byte(`"subscription_id":"sub_1","data":`), append(e.data, '}')...)) {
 				t.Fatalf("%s: the data is not as it was: %q", envelope, body)

@@ -64,7 +64,10 @@ const maxURL = 2048 // bytes
 func NewGuard(o GuardOptions) *Guard {
 	g := &Guard{ports: o.Ports, allow: o.AllowCIDRs, allowHTTP: o.AllowHTTP, resolver: net.DefaultResolver}
 	for _, h := range o.OwnHosts {
-		g.ownHosts = append(g.ownHosts, strings.ToLower(h))
+		if name, err := hostProfile.ToASCII(h); err == nil { // as CheckURL writes names
+			h = name
+		}
+		g.ownHosts = append(g.ownHosts, strings.TrimSuffix(strings.ToLower(h), "."))
 	}
 	if o.Resolver != "" {
 		g.resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, network, _ string) (net.Conn, error) {

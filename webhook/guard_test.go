@@ -492,6 +492,33 @@ func TestLocalhost(t *testing.T) {
 	}
 }
 
+// late is a context that changes something between the judgement of the
+// addresses and the dial: there the time is asked for.
+type late struct {
+	context.Context
+	change func()
+}
+
+func (l late) Deadline() (time.Time, bool) {
+	l.change()
+	return l.Context.Deadline()
+}
+
+// The wall judges again what is really dialled.
+func TestTheWallIsInTheDialer(t *testing.T) {
+	g := lenient(t, nil)
+	address := listen(t).String()
+	if conn, err := g.DialContext(t.Context(), "tcp", address); err != nil {
+		t.Fatal(err)
+	} else {
+		conn.Close()
+	}
+	ctx := late{t.Context(), func() { g.allow = nil }}
+	if conn, err := g.DialContext(ctx, "tcp", address); reasonOf(err) != "loopback_address" {
+		t.Errorf("dialled %v, %v", conn, err)
+	}
+}
+
 func TestDialingNowhere(t *testing.T) {
 	g := lenient(t, nil)
 	for _, address := range []string{"127.0.0.1", "127.0.0.1:https", "127.0.0.1:65536", "127.0.0.1:-1", "nxdomain.example:443", ":443", "[::1:443"} {

@@ -491,6 +491,24 @@ func TestTimes(t *testing.T) {
 	}
 }
 
+// What comes after the first 16 KiB of a body is not waited for.
+func TestALongBodyIsNotReadToItsEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		over := make(chan struct{})
+		s := piped(t, func(c net.Conn) {
+			readRequest(c)
+			fmt.Fprint(c, "HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"+strings.Repeat("x", maxAnswer))
+			<-over
+		})
+		defer close(over)
+		r := s.Send(t.Context(), to(pipeURL))
+		wantResult(t, "a long body", r, 200, "", "")
+		if r.Duration != 0 || r.Excerpt != strings.Repeat("x", maxExcerpt) {
+			t.Errorf("after %v, %q", r.Duration, r.Excerpt)
+		}
+	})
+}
+
 func TestAnUnansweredLookUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGuard(GuardOptions{Ports: []uint16{443}})
