@@ -30,7 +30,7 @@ type Config struct {
 	DB         string `env:"JPINTEL_DB" envDefault:"jpintel.db" form:"a path" doc:"the one file"`
 	Addr       string `env:"JPINTEL_ADDR" envDefault:":8080" form:"host:port" doc:"public API; port 0 picks a free one"`
 	AdminToken Secret `env:"JPINTEL_ADMIN_TOKEN" form:"at least 32 characters" doc:"bearer token of /v1/admin; unset: those calls answer 404"`
-	MasterKey  Secret `env:"JPINTEL_MASTER_KEY" form:"id:key[,id:key…], each key 64 hex digits" doc:"seals secrets, the first seals and all open; generated beside the file, required on Fly"`
+	MasterKey  Secret `env:"JPINTEL_MASTER_KEY" form:"id:key[,id:key…], each key 64 hex digits, no id twice" doc:"seals secrets, the first seals and all open; generated beside the file, required on Fly"`
 	APIKeySalt Secret `env:"JPINTEL_API_KEY_SALT" form:"at least 16 characters" doc:"hashes API keys and customer ids, must never change; generated beside the file, required on Fly"`
 	PublicURL  string `env:"JPINTEL_PUBLIC_URL" form:"https://host" doc:"this service's own address; customers' URLs may not point at it"`
 

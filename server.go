@@ -183,7 +183,8 @@ func (a *api) identify(who access, c *call) error {
 }
 
 func (a *api) identifyAdmin(r *http.Request) error {
-	token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	ok := strings.EqualFold(scheme, "Bearer") // RFC 9110, section 11.1
 	given := sha256.Sum256([]byte(token))
 	if !ok || subtle.ConstantTimeCompare(given[:], a.admin[:]) != 1 {
 		return store.Errorf(store.CodeUnauthorized, "missing or wrong admin token: send it as Authorization: Bearer …")
