@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"runtime/debug"
 	"time"
 
 	"golang.org/x/time/rate"
@@ -26,6 +27,9 @@ const (
 	// drain is how long a stop waits for webhook requests in flight: longer
 	// than any of them may take.
 	drain = 12 * time.Second
+	// gcPercent is how much the heap may grow between two collections: 400 took
+	// 11 to 24 % less CPU than 100, for 11 MiB.
+	gcPercent = 400
 	// stopHTTP is how long a stop waits for API calls in progress.
 	stopHTTP = 10 * time.Second
 )
@@ -45,6 +49,11 @@ func (serveCmd) Run(ctx context.Context, a *app) error {
 	log, err := a.logger()
 	if err != nil {
 		return err
+	}
+	// SQLite's memory is not on Go's heap, which is so small that it would be
+	// collected all the time: let it grow further. GOGC overrides.
+	if a.getenv("GOGC") == "" {
+		debug.SetGCPercent(gcPercent)
 	}
 	// What the standard library says on its own is a line of ours too.
 	slog.SetLogLoggerLevel(slog.LevelDebug)

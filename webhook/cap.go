@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -20,23 +21,21 @@ type DailyCap struct {
 	limit int // 0: no limit
 
 	mu   sync.Mutex
-	days map[string]*dayCount // by customer
+	used map[customerDay]int // those in the file and those in flight
 }
 
-// dayCount is a customer's attempts of one day: those in the file and those in
-// flight.
-type dayCount struct {
-	day  string
-	used int
-}
+// customerDay is what attempts are counted by. Around midnight both days are
+// asked for in turn, by callers that have looked at the clock a little earlier
+// or later.
+type customerDay struct{ customer, day string }
 
-// maxDayCounts bounds the customers that are remembered before those of earlier
-// days are forgotten.
+// maxDayCounts bounds the counts that are remembered before those of other days
+// are forgotten.
 const maxDayCounts = 10_000
 
 // NewDailyCap returns the cap of a file. A limit of 0 lets everything through.
 func NewDailyCap(db *store.DB, limit int) *DailyCap {
-	return &DailyCap{db: db, limit: limit, days: map[string]*dayCount{}}
+	return &DailyCap{db: db, limit: limit, used: map[customerDay]int{}}
 }
 
 // dayOf is the day that an instant belongs to.
@@ -55,11 +54,11 @@ func (c *DailyCap) take(ctx context.Context, customer string, now time.Time) (da
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	count, err := c.count(ctx, customer, day)
-	if err != nil || count.used >= c.limit {
+	used, err := c.count(ctx, customerDay{customer, day})
+	if err != nil || used >= c.limit {
 		return day, false, err
 	}
-	count.used++
+	c.used[customerDay{customer, day}]++
 	return day, true, nil
 }
 
@@ -70,8 +69,8 @@ func (c *DailyCap) release(customer, day string) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if count := c.days[customer]; count != nil && count.day == day {
-		count.used--
+	if of := (customerDay{customer, day}); c.used[of] > 0 {
+		c.used[of]--
 	}
 }
 
@@ -83,8 +82,8 @@ func (c *DailyCap) open(ctx context.Context, customer string, now time.Time) (bo
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	count, err := c.count(ctx, customer, dayOf(now, c.db.Location))
-	return err == nil && count.used < c.limit, err
+	used, err := c.count(ctx, customerDay{customer, dayOf(now, c.db.Location)})
+	return err == nil && used < c.limit, err
 }
 
 // max is the attempts of a day; 0: no limit.
@@ -96,24 +95,19 @@ func (c *DailyCap) max() int {
 }
 
 // count is the customer's count of a day, read from the file the first time.
-func (c *DailyCap) count(ctx context.Context, customer, day string) (*dayCount, error) {
-	if count := c.days[customer]; count != nil && count.day == day {
-		return count, nil
+func (c *DailyCap) count(ctx context.Context, of customerDay) (used int, err error) {
+	if used, ok := c.used[of]; ok {
+		return used, nil
 	}
-	if len(c.days) >= maxDayCounts {
-		for other, count := range c.days {
-			if count.day != day {
-				delete(c.days, other)
-			}
-		}
+	if len(c.used) >= maxDayCounts {
+		maps.DeleteFunc(c.used, func(other customerDay, _ int) bool { return other.day != of.day })
 	}
-	count := &dayCount{day: day}
-	err := c.db.Reader(ctx).QueryRow(`SELECT attempts FROM webhook_daily_attempts WHERE customer_id = $1 AND day = $2`, customer, day).Scan(&count.used)
+	err = c.db.Reader(ctx).QueryRow(`SELECT attempts FROM webhook_daily_attempts WHERE customer_id = $1 AND day = $2`, of.customer, of.day).Scan(&used)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
-		return nil, fmt.Errorf("reading the day's attempts: %w", err)
+		return 0, fmt.Errorf("reading the day's attempts: %w", err)
 	}
-	c.days[customer] = count
-	return count, nil
+	c.used[of] = used
+	return used, nil
 }
 
 // exhausted says, for the API, that the day's attempts are used up.
@@ -122,9 +116,9 @@ func (c *DailyCap) exhausted(code store.Code) error {
 }
 
 // dailyAttempts are the attempts that a transaction writes down.
-type dailyAttempts map[struct{ customer, day string }]int
+type dailyAttempts map[customerDay]int
 
-func (d dailyAttempts) add(customer, day string) { d[struct{ customer, day string }{customer, day}]++ }
+func (d dailyAttempts) add(customer, day string) { d[customerDay{customer, day}]++ }
 
 func (d dailyAttempts) write(tx *store.Tx) error {
 	for of, n := range d {

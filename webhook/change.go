@@ -3,9 +3,9 @@ package webhook
 import (
 	"context"
 	"database/sql"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"time"
 
 	"jpintel/store"
 )
@@ -24,15 +24,29 @@ func ownSubscription(q store.Querier, r SubscriptionRequest) (seq int64, err err
 	return seq, nil
 }
 
-// ChangeRequest changes a subscription; what is left out stays as it is.
+// ChangeRequest changes a subscription; what is left out or null stays as it is,
+// but for the filter.
 type ChangeRequest struct {
-	CustomerID     string    `bind:"customer" json:"-"`
-	SubscriptionID string    `path:"id" json:"-"`
-	URL            *string   `json:"url"`
-	Events         *[]Type   `json:"events"`
-	Filter         *Filter   `json:"filter"` // {} or null: none
-	Envelope       *Envelope `json:"envelope"`
-	Description    *string   `json:"description"`
+	CustomerID     string       `bind:"customer" json:"-"`
+	SubscriptionID string       `path:"id" json:"-"`
+	URL            *string      `json:"url"`
+	Events         *[]Type      `json:"events"`
+	Filter         FilterChange `json:"filter"`
+	Envelope       *Envelope    `json:"envelope"`
+	Description    *string      `json:"description"`
+}
+
+// FilterChange is the filter that takes the place of another; {} and null are
+// none.
+type FilterChange struct {
+	to    Filter
+	given bool
+}
+
+// UnmarshalJSON takes what a filter is written as.
+func (f *FilterChange) UnmarshalJSON(text []byte) error {
+	f.given = true
+	return f.to.UnmarshalJSON(text)
 }
 
 // Change changes a subscription. What is changed holds for events that are
@@ -48,12 +62,12 @@ func (s *Service) Change(ctx context.Context, r ChangeRequest) (Subscription, er
 	if err != nil {
 		return Subscription{}, err
 	}
-	if wanted.URL != now.URL {
+	if r.URL != nil && wanted.URL != now.URL {
 		if _, err := s.checkDestination(ctx, wanted.URL); err != nil {
 			return Subscription{}, err
 		}
 	}
-	if err := s.DB.Write(ctx, func(tx *store.Tx) error { return s.update(tx, which, &wanted) }); err != nil {
+	if err := s.DB.Write(ctx, func(tx *store.Tx) error { return s.update(tx, which, r) }); err != nil {
 		return Subscription{}, err
 	}
 	return s.Subscription(ctx, which)
@@ -64,7 +78,9 @@ func (r ChangeRequest) over(now Subscription) SubscribeRequest {
 	wanted := SubscribeRequest{CustomerID: r.CustomerID, URL: now.URL, Events: now.Events, Filter: now.Filter, Envelope: now.Envelope, Description: now.Description}
 	overwrite(&wanted.URL, r.URL)
 	overwrite(&wanted.Events, r.Events)
-	overwrite(&wanted.Filter, r.Filter)
+	if r.Filter.given {
+		wanted.Filter = r.Filter.to
+	}
 	overwrite(&wanted.Envelope, r.Envelope)
 	overwrite(&wanted.Description, r.Description)
 	return wanted
@@ -76,8 +92,18 @@ func overwrite[T any](to *T, from *T) {
 	}
 }
 
-func (s *Service) update(tx *store.Tx, which SubscriptionRequest, wanted *Subscription) error {
+// update applies a change to what is stored by now: another change may have
+// come between, and what this one leaves out stays as that one has left it.
+func (s *Service) update(tx *store.Tx, which SubscriptionRequest, r ChangeRequest) error {
 	seq, err := ownSubscription(tx, which)
+	if err != nil {
+		return err
+	}
+	now, err := readSettings(tx, seq)
+	if err != nil {
+		return err
+	}
+	wanted, err := s.check(r.over(now))
 	if err != nil {
 		return err
 	}
@@ -94,8 +120,18 @@ func (s *Service) update(tx *store.Tx, which SubscriptionRequest, wanted *Subscr
 	return nil
 }
 
+// readSettings reads what a subscription's owner has chosen.
+func readSettings(q store.Querier, seq int64) (sub Subscription, err error) {
+	var events, filter string
+	if err := q.QueryRow(`SELECT url, events, filter, envelope, description FROM webhook_subscriptions WHERE sub_seq = $1`, seq).
+		Scan(&sub.URL, &events, &filter, &sub.Envelope, &sub.Description); err != nil {
+		return sub, fmt.Errorf("reading subscription: %w", err)
+	}
+	return sub, errors.Join(json.Unmarshal([]byte(events), &sub.Events), json.Unmarshal([]byte(filter), &sub.Filter))
+}
+
 // Disable pauses a subscription for its owner. Disabling it again changes
-// nothing.
+// nothing. One that the opt-out has disabled stays disabled when that ends.
 func (s *Service) Disable(ctx context.Context, r SubscriptionRequest) (Subscription, error) {
 	if err := s.DB.Write(ctx, func(tx *store.Tx) error {
 		seq, err := ownSubscription(tx, r)
@@ -103,7 +139,10 @@ func (s *Service) Disable(ctx context.Context, r SubscriptionRequest) (Subscript
 			return err
 		}
 		s.changed(tx, seq)
-		_, err = disable(tx, seq, ReasonUser)
+		if _, err := disable(tx, seq, ReasonUser); err != nil {
+			return err
+		}
+		_, err = tx.Exec(`UPDATE webhook_subscriptions SET disabled_reason = 'user' WHERE sub_seq = $1 AND disabled_reason = 'user_opt_out'`, seq)
 		return err
 	}); err != nil {
 		return Subscription{}, err
@@ -116,11 +155,6 @@ func (s *Service) Disable(ctx context.Context, r SubscriptionRequest) (Subscript
 // not allowed, and while the day's attempts are used up. Enabling it again
 // changes nothing.
 func (s *Service) Enable(ctx context.Context, r SubscriptionRequest) (Subscription, error) {
-	if ok, err := s.Cap.open(ctx, r.CustomerID, time.Now()); err != nil {
-		return Subscription{}, err
-	} else if !ok {
-		return Subscription{}, s.Cap.exhausted(store.CodeConflict)
-	}
 	if err := s.DB.Write(ctx, func(tx *store.Tx) error {
 		seq, err := ownSubscription(tx, r)
 		if err != nil {
@@ -136,6 +170,11 @@ func (s *Service) Enable(ctx context.Context, r SubscriptionRequest) (Subscripti
 		}
 		if err := s.entitled(tx, customer); err != nil {
 			return err
+		}
+		if ok, err := s.Cap.open(ctx, customer, tx.Now); err != nil {
+			return err
+		} else if !ok {
+			return s.Cap.exhausted(store.CodeConflict)
 		}
 		s.changed(tx, seq)
 		return enable(tx, seq)

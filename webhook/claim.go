@@ -1,7 +1,6 @@
 package webhook
 
 import (
-	"context"
 	"database/sql"
 	"fmt"
 	"slices"
@@ -22,6 +21,7 @@ type work struct {
 	event        storedEvent
 	target       *target
 	refused      string // why it must not be sent; "": it may
+	sent         bool   // its request is over; the queue's
 	probing      bool   // it has one of probation's slots; the queue's
 	day          string // the day that its attempt counts for; the queue's
 	capped       bool   // the day's attempts are used up: it must not be sent
@@ -30,6 +30,7 @@ type work struct {
 // target is where a subscription's deliveries go, read when they are claimed:
 // an id in a queue row never authorizes a send.
 type target struct {
+	subSeq         int64
 	subscriptionID string
 	customerID     string
 	url            string
@@ -43,9 +44,8 @@ type target struct {
 
 // claimed is what a claim found.
 type claimed struct {
-	due       []work
-	next      int64 // when the first delivery that was not read is due; noneDue
-	probation bool  // the subscription's, as the file has it
+	due  []work
+	next int64 // when the first delivery that was not read is due; noneDue
 }
 
 const claimQuery = `
@@ -55,27 +55,24 @@ const claimQuery = `
 	FROM webhook_deliveries d JOIN outbox_events e ON e.seq = d.event_seq
 	WHERE d.sub_seq = $1 AND d.status = 'pending' AND d.generation = $2 ORDER BY d.next_attempt_at_ms LIMIT $3`
 
-// claim reads up to limit deliveries of a subscription in the order of their
+// claim reads up to limit deliveries of a target in the order of their
 // due times, with at most maxBytes of bodies (one delivery is always read).
 // Nothing is written: what is in flight is in this process's memory, and a
 // crash leaves it pending. A disabled subscription has nothing to claim: the
 // sweep fails what is left.
-func claim(ctx context.Context, db *store.DB, subSeq int64, now time.Time, limit, maxBytes int) (claimed, error) {
-	q := db.Reader(ctx)
+func claim(q store.Querier, t *target, now time.Time, limit, maxBytes int) (claimed, error) {
 	found := claimed{next: noneDue}
-	t, err := readTarget(q, db.Keys, subSeq, now)
-	if err != nil || t.disabled {
-		return found, err
+	if t.disabled {
+		return found, nil
 	}
-	found.probation = t.probation
-	rows, err := q.Query(claimQuery, subSeq, t.generation, limit+1)
+	rows, err := q.Query(claimQuery, t.subSeq, t.generation, limit+1)
 	if err != nil {
 		return found, fmt.Errorf("reading due deliveries: %w", err)
 	}
 	defer rows.Close()
 	bytes := 0
 	for rows.Next() {
-		w := work{subSeq: subSeq, target: t}
+		w := work{subSeq: t.subSeq, target: t}
 		e := &w.event
 		if err := rows.Scan(&w.seq, &w.deliveryID, &w.attempts, &w.scheduleBase, &w.dueMS, &w.envelope,
 			&e.seq, &e.id, &e.typ, &e.customer, &e.subjectType, &e.subjectID, &e.occurredAtMS,
@@ -107,7 +104,7 @@ func (t *target) refuses(w *work) string {
 }
 
 func readTarget(q store.Querier, keys *store.Keyring, subSeq int64, now time.Time) (*target, error) {
-	var t target
+	t := target{subSeq: subSeq}
 	var events string
 	var optedOut sql.Null[int64]
 	var tier store.Tier

@@ -90,7 +90,7 @@ func TestFanOutIsResumed(t *testing.T) {
 		{"nobody", 0, 1, 1},
 		{"a page and one event", stepSubscriptions - 1, 1, 1},
 		{"exactly a page", stepSubscriptions, 1, 2},
-		{"three pages", 2*stepSubscriptions + 200, 2, 3},
+		{"three pages", 2*stepSubscriptions + 200, 3, 6}, // two events go together, the third has a way of its own
 		{"many events", 2, 2*stepEvents + 1, 3},
 		{"many deliveries", 400, 8, 3}, // the third event is the one that fills a step
 	} {

@@ -193,8 +193,11 @@ func (f *finisher) writeOne(tx *store.Tx, moved totals, p *progress, done finish
 	case w.refused != "":
 		return rec, fail(tx, moved, w, w.refused)
 	case w.capped:
-		rec.disabled = ReasonCostCap
-		return rec, f.disable(tx, w, ReasonCostCap)
+		active, err := f.disable(tx, w, ReasonCostCap)
+		if active { // the first of those that were given out together
+			rec.disabled = ReasonCostCap
+		}
+		return rec, err
 	case r.Interrupted:
 		rec.status, rec.next = StatusPending, w.dueMS
 		return rec, nil
@@ -218,25 +221,29 @@ func (f *finisher) writeOne(tx *store.Tx, moved totals, p *progress, done finish
 	if rec.disabled == "" {
 		return rec, nil
 	}
-	return rec, f.disable(tx, w, rec.disabled)
+	active, err := f.disable(tx, w, rec.disabled)
+	if !active {
+		rec.disabled = "" // it was disabled before
+	}
+	return rec, err
 }
 
 // disable stops a subscription on the service's own account and tells its
-// owner's other ones.
-func (f *finisher) disable(tx *store.Tx, w *work, reason Reason) error {
+// owner's other ones. It reports whether the subscription was active.
+func (f *finisher) disable(tx *store.Tx, w *work, reason Reason) (bool, error) {
 	active, err := disable(tx, w.subSeq, reason)
 	if err != nil || !active {
-		return err
+		return false, err
 	}
 	u, err := url.Parse(w.target.url)
 	if err != nil {
-		return fmt.Errorf("parsing a checked URL: %w", err) // unreachable: CheckURL wrote it
+		return false, fmt.Errorf("parsing a checked URL: %w", err) // unreachable: CheckURL wrote it
 	}
 	_, err = f.outbox.Publish(context.Background(), tx, SubscriptionDisabled{
 		CustomerID: w.target.customerID, SubscriptionID: w.target.subscriptionID, URLOrigin: u.Scheme + "://" + u.Host,
 		DisabledReason: string(reason), DisabledAt: tx.Local().Format(createdAtLayout),
 	})
-	return err
+	return true, err
 }
 
 // log writes the one line of an attempt.

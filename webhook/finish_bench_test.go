@@ -36,7 +36,7 @@ func BenchmarkFinish(b *testing.B) {
 		})
 		var batch []finished
 		for sub := first; sub <= last; sub++ {
-			found, err := claim(context.Background(), s.DB, sub, time.Now(), results, claimBytes)
+			found, err := claimFor(context.Background(), s.DB, sub, time.Now(), results, claimBytes)
 			if err != nil {
 				b.Fatal(err)
 			}

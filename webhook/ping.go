@@ -3,6 +3,7 @@ package webhook
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"jpintel/store"
@@ -20,6 +21,39 @@ type PingAnswer struct {
 	RemoteAddr      string   `json:"remote_addr"`
 }
 
+// maxPings is how many test pings there may be at a time.
+const maxPings = 8
+
+// pings are the test pings that are under way. They hold requests outside of the
+// queue's slots, so they are few.
+type pings struct {
+	mu   sync.Mutex
+	subs map[int64]bool
+}
+
+// begin lets one ping of a subscription start; end it when it is done.
+func (p *pings) begin(subSeq int64) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.subs[subSeq] {
+		return store.Errorf(store.CodeRateLimited, "a test of this subscription is under way: wait for its answer")
+	}
+	if len(p.subs) >= maxPings {
+		return store.Errorf(store.CodeRateLimited, "too many tests are under way: try again in a few seconds")
+	}
+	if p.subs == nil {
+		p.subs = map[int64]bool{}
+	}
+	p.subs[subSeq] = true
+	return nil
+}
+
+func (p *pings) end(subSeq int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.subs, subSeq)
+}
+
 // errKillSwitch is the answer of a test ping while nothing is sent.
 var errKillSwitch = store.Errorf(store.CodeUnavailable, "webhook deliveries are stopped by the operator at the moment")
 
@@ -34,6 +68,10 @@ func (s *Service) Ping(ctx context.Context, r SubscriptionRequest) (PingAnswer, 
 	if err != nil {
 		return PingAnswer{}, err
 	}
+	if err := s.pings.begin(seq); err != nil {
+		return PingAnswer{}, err
+	}
+	defer s.pings.end(seq)
 	now := time.Now()
 	t, err := readTarget(s.DB.Reader(ctx), s.DB.Keys, seq, now)
 	if err != nil {
@@ -62,8 +100,10 @@ func (s *Service) Ping(ctx context.Context, r SubscriptionRequest) (PingAnswer, 
 	return answer, nil
 }
 
-// sendPing makes a request outside of the queue. It counts for the day.
+// sendPing makes a request outside of the queue. It counts for the day. A caller
+// that goes away does not end it: the receiver may have it already.
 func (s *Service) sendPing(ctx context.Context, w *work, now time.Time) (Result, error) {
+	ctx = context.WithoutCancel(ctx)
 	day, ok, err := s.Cap.take(ctx, w.target.customerID, now)
 	if err != nil {
 		return Result{}, err
@@ -74,7 +114,7 @@ func (s *Service) sendPing(ctx context.Context, w *work, now time.Time) (Result,
 	rec := record{settled: settled{work: w}, result: s.Sender.Send(ctx, w.request())}
 	if !rec.attempted() {
 		s.Cap.release(w.target.customerID, day)
-	} else if err := s.DB.Write(context.WithoutCancel(ctx), func(tx *store.Tx) error {
+	} else if err := s.DB.Write(ctx, func(tx *store.Tx) error {
 		counted := dailyAttempts{}
 		counted.add(w.target.customerID, day)
 		return counted.write(tx)

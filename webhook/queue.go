@@ -26,6 +26,10 @@ const (
 	// staleAfter is how long a claim is trusted: what it was allowed to send
 	// to is read again after that.
 	staleAfter = 2 * time.Second
+	// ahead times as many deliveries as can be sent at once may be given out and
+	// not be committed: the answers that are in wait for their transaction, and
+	// the slots do not.
+	ahead = 8
 	// probationShare of the slots are for the lanes on probation, all together.
 	probationShare = 4
 )
@@ -50,6 +54,7 @@ type queue struct {
 	parked  []*lane // on probation, due, waiting for one of probation's slots
 	waits   waiting
 	probing int                      // probation's slots in use
+	given   int                      // deliveries in flight, in all lanes
 	held    int                      // bytes of bodies that lanes hold
 	rates   map[string]*rate.Limiter // by customer and URL
 }
@@ -68,7 +73,10 @@ type lane struct {
 	held      []work // claimed, not given out yet
 	rows      int    // how many the next claim reads
 	claimed   time.Time
+	target    *target // as it was read at aimed
+	aimed     time.Time
 	inflight  map[int64]*work // by delivery_seq: given out, result not yet committed
+	sending   int             // of these, those whose request is under way
 	next      int64           // when the first delivery that is not held may be due, ms; noneDue
 	ready     int64           // not before this time, ms: the URL's rate
 	probation bool            // as the last claim or result says
@@ -101,13 +109,17 @@ func (q *queue) wake(sub, at int64) {
 	q.place(l)
 }
 
-// limit is how many requests at a time the lane may have.
-func (q *queue) limit(l *lane) int {
+// busy reports whether the lane may give nothing more for now. On probation its
+// last result has to be in the file, since that is what decides.
+func (q *queue) busy(l *lane) bool {
 	if l.probation {
-		return 1
+		return len(l.inflight) >= 1
 	}
-	return q.opt.perLane
+	return l.sending >= q.opt.perLane || len(l.inflight) >= ahead*q.opt.perLane
 }
+
+// full reports whether as much is given out as may be without being committed.
+func (q *queue) full() bool { return q.given >= ahead*q.opt.slots }
 
 // probationSlots is how many requests all lanes on probation may have.
 func (q *queue) probationSlots() int { return max(1, q.opt.slots/probationShare) }
@@ -133,8 +145,8 @@ func (q *queue) place(l *lane) {
 		}
 		return
 	}
-	if len(l.inflight) >= q.limit(l) {
-		q.unplace(l) // done brings it back
+	if q.busy(l) {
+		q.unplace(l) // sent or done brings it back
 		return
 	}
 	if l.placed == inWaits {
@@ -215,7 +227,7 @@ func (q *queue) takeFrom(ctx context.Context, l *lane, now time.Time) (*work, er
 			return nil, err
 		}
 	}
-	if len(l.inflight) >= q.limit(l) {
+	if q.busy(l) {
 		return nil, nil
 	}
 	if l.probation && q.park(l) {
@@ -254,6 +266,8 @@ func (q *queue) give(ctx context.Context, l *lane, now time.Time) (*work, error)
 	l.held = l.held[1:]
 	q.held -= len(w.event.data)
 	l.inflight[w.seq] = &w
+	l.sending++
+	q.given++
 	if w.probing = l.probation; w.probing {
 		q.probing++
 	}
@@ -313,11 +327,14 @@ func (q *queue) claim(ctx context.Context, l *lane, now time.Time) error {
 		rows, bytes = 1, maxData
 	}
 	read := rows + len(l.inflight)
-	found, err := claim(ctx, q.db, l.sub, now, read, bytes+len(l.inflight)*maxData)
+	if err := q.aim(ctx, l, now); err != nil {
+		return fmt.Errorf("subscription %d: %w", l.sub, err)
+	}
+	found, err := claim(q.db.Reader(ctx), l.target, now, read, bytes+len(l.inflight)*maxData)
 	if err != nil {
 		return fmt.Errorf("subscription %d: %w", l.sub, err)
 	}
-	l.claimed, l.next, l.probation = now, found.next, found.probation
+	l.claimed, l.next = now, found.next
 	for _, w := range found.due {
 		if l.inflight[w.seq] == nil {
 			l.held = append(l.held, w)
@@ -331,20 +348,49 @@ func (q *queue) claim(ctx context.Context, l *lane, now time.Time) error {
 	return nil
 }
 
+// aim reads where the lane's deliveries go, and with what right, unless it has
+// done so a moment ago.
+func (q *queue) aim(ctx context.Context, l *lane, now time.Time) error {
+	if l.target != nil && now.Sub(l.aimed) <= staleAfter {
+		return nil
+	}
+	t, err := readTarget(q.db.Reader(ctx), q.db.Keys, l.sub, now)
+	if err != nil {
+		return err
+	}
+	l.target, l.aimed, l.probation = t, now, t.probation
+	return nil
+}
+
 // claimSize is how many deliveries the next claim reads: as many as can be sent
 // at once, and more where the last claim was used up.
 func (l *lane) claimSize(perLane int) int { return max(perLane, l.rows) }
 
+// sent takes note that a delivery's request is over. Its result is not in the
+// file yet, so the delivery stays in flight.
+func (q *queue) sent(w *work) {
+	l := q.lanes[w.subSeq]
+	l.sending--
+	w.sent = true
+	q.place(l)
+}
+
 // done takes back a delivery whose result is committed.
 func (q *queue) done(s settled) {
 	l := q.lanes[s.work.subSeq]
-	if l.inflight[s.work.seq].probing {
+	w := l.inflight[s.work.seq]
+	if !w.sent {
+		l.sending--
+	}
+	if w.probing {
 		q.probing--
 	}
-	delete(l.inflight, s.work.seq)
+	q.given--
+	delete(l.inflight, w.seq)
 	l.next = min(l.next, s.next)
 	l.probation = s.probation
 	if s.disabled != "" {
+		l.target = nil
 		q.drop(l)
 	}
 	q.place(l)
@@ -366,6 +412,7 @@ func (q *queue) forget(subs ...int64) {
 }
 
 func (q *queue) forgetLane(l *lane) {
+	l.target = nil
 	if len(l.held) > 0 {
 		q.drop(l)
 		q.place(l)

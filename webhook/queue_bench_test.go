@@ -56,7 +56,7 @@ func BenchmarkClaim(b *testing.B) {
 	now := time.Now().Add(time.Minute)
 	b.ReportAllocs()
 	for b.Loop() {
-		found, err := claim(context.Background(), s.DB, sub, now, claimRows, claimBytes)
+		found, err := claimFor(context.Background(), s.DB, sub, now, claimRows, claimBytes)
 		if err != nil || len(found.due) != claimRows {
 			b.Fatal(len(found.due), err)
 		}
@@ -74,7 +74,7 @@ func BenchmarkClaimFew(b *testing.B) {
 	now := time.Now().Add(time.Minute)
 	b.ReportAllocs()
 	for b.Loop() {
-		found, err := claim(context.Background(), s.DB, sub, now, 4, claimBytes)
+		found, err := claimFor(context.Background(), s.DB, sub, now, 4, claimBytes)
 		if err != nil || len(found.due) != 1 {
 			b.Fatal(len(found.due), err)
 		}

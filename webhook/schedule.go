@@ -32,6 +32,9 @@ func nextAttempt(schedule []time.Duration, n int, now time.Time, random float64,
 // retryAfter reads a Retry-After header, in seconds or as an HTTP date
 // (RFC 9110, section 10.2.3). What is not one of these, or is past, is no hint.
 func retryAfter(value string, now time.Time) time.Duration {
+	if value == "" {
+		return 0
+	}
 	seconds, err := strconv.ParseUint(value, 10, 32)
 	if err == nil || errors.Is(err, strconv.ErrRange) { // more than fits is the most that fits
 		return time.Duration(seconds) * time.Second

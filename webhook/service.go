@@ -42,6 +42,8 @@ type Service struct {
 	// Changed is told of subscriptions that were changed, after the commit, for
 	// the worker to read them again. It may be nil.
 	Changed func(subSeq int64)
+
+	pings pings
 }
 
 // changed tells the worker once the transaction is committed.

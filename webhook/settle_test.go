@@ -32,8 +32,25 @@ func TestLateResults(t *testing.T) {
 	if want := []string{"success - 1 200 1 -", "failed the subscription was disabled 1 500 1 -", "failed the subscription was disabled 0 - 0 -"}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	// A result that comes twice is not written twice.
-	if err := f.commit([]finished{{works[1], failed(500)}}); err == nil || !strings.Contains(err.Error(), "written down already") {
-		t.Errorf("the same attempt again: %v", err)
+}
+
+// An attempt that is written down is not written again, whatever came of it.
+func TestAResultIsWrittenOnce(t *testing.T) {
+	s := newService(t)
+	customer(t, s, "cus_a")
+	sub := subscribe(t, s, SubscribeRequest{CustomerID: "cus_a"})
+	w := attempted(t, s, sub.SubscriptionID, 0)
+	f := newTestFinisher(s, nil)
+	for i, r := range []Result{failed(500), failed(500), ok(200), failed(410)} {
+		err := f.commit([]finished{{w, r}})
+		if i == 0 && err != nil || i > 0 && (err == nil || !strings.Contains(err.Error(), "written down already")) {
+			t.Errorf("result %d: %v", i, err)
+		}
+	}
+	got := lines(t, s.DB, `
+		SELECT d.status, d.attempt_count, a.status, s.failures_streak, s.disabled_reason, (SELECT SUM(ok + failed) FROM webhook_rates)
+		FROM webhook_deliveries d JOIN webhook_attempts a USING (delivery_seq) JOIN webhook_subscriptions s USING (sub_seq)`)
+	if !slices.Equal(got, []string{"pending 1 500 0 - 1"}) {
+		t.Errorf("got %q", got)
 	}
 }

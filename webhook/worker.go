@@ -58,6 +58,7 @@ type Worker struct {
 	stale  []int64        // subscriptions that were changed
 	reload bool
 	signal chan struct{}
+	sent   chan *work // deliveries whose request is over; never full
 
 	turn *turn
 }
@@ -88,7 +89,7 @@ func NewWorker(db *store.DB, outbox *Outbox, sender *Sender, log *slog.Logger, o
 		db: db, outbox: outbox, sender: sender, log: log, opt: opt,
 		fanout: newFanout(db), finisher: newFinisher(db, outbox, log, opt.Schedule, opt.Random),
 		queue: newQueue(db, queueOptions{slots: opt.Concurrency, perLane: opt.EndpointConcurrency, rate: opt.Rate, cap: opt.Cap}),
-		woken: map[int64]bool{}, signal: make(chan struct{}, 1), turn: &turn{},
+		woken: map[int64]bool{}, signal: make(chan struct{}, 1), sent: make(chan *work, ahead*opt.Concurrency), turn: &turn{},
 	}
 	w.finisher.cap, w.finisher.deadLimit = opt.Cap, opt.DeadLetterLimit
 	return w
@@ -227,7 +228,7 @@ func (w *Worker) dispatch(ctx, sending context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		for slots > 0 && ctx.Err() == nil && !w.sender.Kill.State().On {
+		for slots > 0 && !w.queue.full() && ctx.Err() == nil && !w.sender.Kill.State().On {
 			item, err := w.queue.take(ctx, time.Now())
 			if err != nil {
 				w.failed(ctx, "claim", err)
@@ -245,8 +246,14 @@ func (w *Worker) dispatch(ctx, sending context.Context) {
 			return
 		case <-w.signal:
 			w.receive(ctx)
+		case item := <-w.sent:
+			w.queue.sent(item)
+			slots += 1 + w.sentAll()
 		case back := <-w.finisher.committed:
-			slots += w.settleAll(back)
+			slots += w.sentAll() // a delivery was sent before it was committed
+			for _, s := range back {
+				w.queue.done(s)
+			}
 		case <-timer.C:
 			look.run(func() { _, err := w.queue.scan(ctx); w.failed(ctx, "scan", err) })
 		}
@@ -284,16 +291,14 @@ func (w *Worker) receive(ctx context.Context) {
 	}
 }
 
-// settleAll takes back what the finisher has committed, and what else is there
-// by now. It returns how many slots are free again.
-func (w *Worker) settleAll(back []settled) (slots int) {
+// sentAll takes note of the requests that are over by now, and returns how many
+// slots that frees.
+func (w *Worker) sentAll() (slots int) {
 	for {
-		for _, s := range back {
-			w.queue.done(s)
-		}
-		slots += len(back)
 		select {
-		case back = <-w.finisher.committed:
+		case item := <-w.sent:
+			w.queue.sent(item)
+			slots++
 		default:
 			return slots
 		}
@@ -307,6 +312,7 @@ func (w *Worker) send(ctx context.Context, item *work) {
 	if item.refused == "" && !item.capped {
 		r = w.sender.Send(ctx, item.request())
 	}
+	w.sent <- item
 	w.finisher.results <- finished{item, r}
 }
 

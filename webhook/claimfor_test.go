@@ -1,0 +1,17 @@
+package webhook
+
+import (
+	"context"
+	"time"
+
+	"jpintel/store"
+)
+
+// claimFor claims as a lane does that has not aimed yet.
+func claimFor(ctx context.Context, db *store.DB, sub int64, now time.Time, limit, maxBytes int) (claimed, error) {
+	t, err := readTarget(db.Reader(ctx), db.Keys, sub, now)
+	if err != nil {
+		return claimed{}, err
+	}
+	return claim(db.Reader(ctx), t, now, limit, maxBytes)
+}
