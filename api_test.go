@@ -367,17 +367,24 @@ func TestTenancy(t *testing.T) {
 		status int
 	}
 	calls := map[string]call{
-		"GET /v1/webhooks/subscriptions/:id":            {sub.SubscriptionID, 404},
-		"DELETE /v1/webhooks/subscriptions/:id":         {sub.SubscriptionID, 404},
-		"GET /v1/webhooks/subscriptions/:id/deliveries": {sub.SubscriptionID, 404},
-		"GET /v1/webhooks/deliveries/:id":               {delivery, 404},
-		"GET /v1/events/:id":                            {private, 404},
-		"DELETE /v1/saved-filters/:id":                  {filter.FilterID, 404},
+		"GET /v1/webhooks/subscriptions/:id":                       {sub.SubscriptionID, 404},
+		"DELETE /v1/webhooks/subscriptions/:id":                    {sub.SubscriptionID, 404},
+		"GET /v1/webhooks/subscriptions/:id/deliveries":            {sub.SubscriptionID, 404},
+		"PATCH /v1/webhooks/subscriptions/:id":                     {sub.SubscriptionID, 404},
+		"POST /v1/webhooks/subscriptions/:id/disable":              {sub.SubscriptionID, 404},
+		"POST /v1/webhooks/subscriptions/:id/enable":               {sub.SubscriptionID, 404},
+		"POST /v1/webhooks/subscriptions/:id/rotate-secret":        {sub.SubscriptionID, 404},
+		"POST /v1/webhooks/subscriptions/:id/rotate-secret/finish": {sub.SubscriptionID, 404},
+		"POST /v1/webhooks/test/:id":                               {sub.SubscriptionID, 404},
+		"GET /v1/webhooks/deliveries/:id":                          {delivery, 404},
+		"GET /v1/events/:id":                                       {private, 404},
+		"DELETE /v1/saved-filters/:id":                             {filter.FilterID, 404},
 		// Not anybody's: what Bob does here concerns only his own list.
 		"GET /v1/event-types/:type":               {"program.created", 200},
 		"PUT /v1/tracked-programs/:unified_id":    {"UNI-secret", 204},
 		"DELETE /v1/tracked-programs/:unified_id": {"UNI-secret", 204},
 	}
+	bodies := map[string]any{"PATCH": `{"description":"of Bob"}`} // the body is read first
 	for _, r := range (&api{}).routes() {
 		name := r.method + " " + r.path
 		if r.who != customer && r.who != paid {
@@ -386,11 +393,11 @@ func TestTenancy(t *testing.T) {
 		want, hasID := calls[name]
 		switch {
 		case hasID:
-			a := bob.call(r.method, r.fill(want.id), nil, want.status)
+			a := bob.call(r.method, r.fill(want.id), bodies[r.method], want.status)
 			if want.status != 404 {
 				continue
 			}
-			none := bob.call(r.method, r.fill("missing"), nil, 404)
+			none := bob.call(r.method, r.fill("missing"), bodies[r.method], 404)
 			if strings.ReplaceAll(a.body, want.id, "ID") != strings.ReplaceAll(none.body, "missing", "ID") {
 				t.Errorf("%s tells another's object from a missing one: %s, %s", name, a.body, none.body)
 			}
@@ -571,7 +578,7 @@ func TestUnknownCalls(t *testing.T) {
 		{"GET", "/V1/events", 404, "no such call", ""},
 		{"GET", "/v1//events", 404, "no such call", ""},
 		{"POST", "/v1/nothing", 404, "no such call", ""},
-		{"PATCH", "/v1/webhooks/subscriptions/x", 405, "no such call: this path allows DELETE, GET", "DELETE, GET"},
+		{"PUT", "/v1/webhooks/subscriptions/x", 405, "no such call: this path allows DELETE, GET, PATCH", "DELETE, GET, PATCH"},
 		{"POST", "/v1/events", 405, "no such call: this path allows GET", "GET"},
 		{"OPTIONS", "/v1/events", 405, "no such call: this path allows GET", "GET"},
 		{"DELETE", "/healthz", 405, "no such call: this path allows GET", "GET"},

@@ -179,6 +179,28 @@ func TestTheLog(t *testing.T) {
 	})
 }
 
+// Only the result that disables a subscription says so: not those that were
+// under way at that time.
+func TestASubscriptionIsDisabledOnce(t *testing.T) {
+	s := newService(t)
+	customer(t, s, "cus_a")
+	sub := subscribe(t, s, SubscribeRequest{CustomerID: "cus_a"})
+	publish(t, s, updated("1", nil), updated("2", nil), updated("3", nil))
+	fanOut(t, s)
+	works := claimAll(t, s, sub.SubscriptionID)
+	var log bytes.Buffer
+	f := newTestFinisher(s, &log)
+	for _, batch := range [][]finished{{{works[0], failed(410)}, {works[1], failed(410)}}, {{works[2], failed(410)}}} {
+		if err := f.commit(batch); err != nil {
+			t.Fatal(err)
+		}
+	}
+	events := number(t, s.DB, `SELECT COUNT(*) FROM outbox_events WHERE event_type = 'webhook.subscription_disabled'`)
+	if lines := strings.Count(log.String(), `"msg":"webhook_subscription_disabled"`); events != 1 || lines != 1 {
+		t.Errorf("%d events and %d lines, want one of each", events, lines)
+	}
+}
+
 // One result that cannot be written does not hold up the others; its delivery
 // stays pending and is given back for later.
 func TestOneResultThatCannotBeWritten(t *testing.T) {

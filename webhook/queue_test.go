@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -308,6 +309,25 @@ func TestRateOfAURL(t *testing.T) {
 			start = start.Add(500 * time.Millisecond)
 		}
 	})
+}
+
+// Rates that say nothing any more are forgotten: customers have many URLs.
+func TestIdleRatesAreForgotten(t *testing.T) {
+	q := newQueue(nil, queueOptions{rate: 1})
+	now := time.Now()
+	use := func(url int, at time.Time) int {
+		q.readyAt(&work{target: &target{customerID: "cus_a", url: strconv.Itoa(url)}}, at)
+		return len(q.rates)
+	}
+	for i := range maxRates {
+		use(i, now)
+	}
+	if n := use(maxRates, now.Add(time.Second/2)); n != maxRates+1 {
+		t.Errorf("%d are remembered while they are in use", n)
+	}
+	if n := use(-1, now.Add(time.Second)); n != 2 { // the last one is not full again
+		t.Errorf("%d are remembered later", n)
+	}
 }
 
 func TestALaneThatCannotBeRead(t *testing.T) {
