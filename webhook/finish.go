@@ -192,6 +192,8 @@ func (f *finisher) writeOne(tx *store.Tx, moved totals, p *progress, done finish
 	switch {
 	case w.refused != "":
 		return rec, fail(tx, moved, w, w.refused)
+	case w.capped && !p.concerns(w):
+		return rec, nil // the sweep has it
 	case w.capped:
 		active, err := f.disable(tx, w, ReasonCostCap)
 		if active { // the first of those that were given out together
@@ -210,11 +212,13 @@ func (f *finisher) writeOne(tx *store.Tx, moved totals, p *progress, done finish
 			rec.status, rec.next = StatusPending, next.UnixMilli()
 		}
 	}
-	rec.disabled = p.add(r)
-	rec.probation = p.probation
-	if rec.status == StatusDeadLetter && p.bury(f.deadLimit) && rec.disabled == "" {
-		rec.disabled = ReasonDeadLetterOverflow
+	if p.concerns(w) {
+		rec.disabled = p.add(r)
+		if rec.status == StatusDeadLetter && p.bury(f.deadLimit) && rec.disabled == "" {
+			rec.disabled = ReasonDeadLetterOverflow
+		}
 	}
+	rec.probation = p.probation
 	if err := settle(tx, moved, w, r, rec.status, rec.next); err != nil {
 		return rec, err
 	}

@@ -22,6 +22,7 @@ const (
 // progress is what a batch's results mean for one subscription.
 type progress struct {
 	sub         int64
+	generation  int64 // results of an older one say nothing of this one
 	streak      int
 	probation   bool
 	lastDNS     bool // the last outcome was a failed look-up: the next one counts
@@ -33,13 +34,17 @@ type progress struct {
 
 func readProgress(tx *store.Tx, sub int64) (*progress, error) {
 	p := &progress{sub: sub}
-	err := tx.QueryRow(`SELECT failures_streak, probation, last_dns, dead_letters FROM webhook_subscriptions WHERE sub_seq = $1`, sub).
-		Scan(&p.streak, &p.probation, &p.lastDNS, &p.deadLetters)
+	err := tx.QueryRow(`SELECT generation, failures_streak, probation, last_dns, dead_letters FROM webhook_subscriptions WHERE sub_seq = $1`, sub).
+		Scan(&p.generation, &p.streak, &p.probation, &p.lastDNS, &p.deadLetters)
 	if err != nil {
 		return nil, fmt.Errorf("reading subscription: %w", err)
 	}
 	return p, nil
 }
+
+// concerns reports whether a delivery belongs to the subscription as it is: a
+// result that was under way while it was disabled and enabled again does not.
+func (p *progress) concerns(w *work) bool { return w.target.generation == p.generation }
 
 // add counts one result, in the order in which they came, and says whether the
 // subscription must be disabled for it.

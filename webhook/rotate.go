@@ -40,6 +40,9 @@ func (s *Service) RotateSecret(ctx context.Context, r SubscriptionRequest) (Rota
 		if old >= maxOldSecrets {
 			return store.Errorf(store.CodeConflict, "%d replaced secrets are still valid: finish the rotation, or wait until the first of them ends", maxOldSecrets)
 		}
+		if _, err := tx.Exec(`DELETE FROM webhook_secrets WHERE sub_seq = $1 AND expires_at_ms <= $2`, seq, tx.NowMS()); err != nil {
+			return fmt.Errorf("forgetting ended secrets: %w", err)
+		}
 		until := tx.Now.Add(time.Duration(s.RotationGrace))
 		answer.OldValidUntil = until.In(s.DB.Location)
 		if _, err := tx.Exec(`UPDATE webhook_secrets SET expires_at_ms = $1 WHERE sub_seq = $2 AND version = $3`, until.UnixMilli(), seq, newest); err != nil {
