@@ -14,7 +14,7 @@ import (
 
 // DailyCap bounds the attempts of a customer and day; days are counted in the
 // file's time zone. It is exact: an attempt counts before it starts. After a
-// SIGKILL those that were in flight are uncounted. A nil cap lets everything
+// SIGKILL those whose result was not yet in the file are uncounted. A nil cap lets everything
 // through and counts nothing.
 type DailyCap struct {
 	db    *store.DB
