@@ -169,6 +169,7 @@ var cliWrong = map[string][]string{
 	"JPINTEL_WEBHOOK_DISPATCH_CONCURRENCY": {"0", "-1", "many", "1.5"},
 	"JPINTEL_WEBHOOK_ENDPOINT_CONCURRENCY": {"0", "-1", "many"},
 	"JPINTEL_WEBHOOK_RATE":                 {"-1", "30/s"},
+	"JPINTEL_LISTEN_SECRET":                {"secret", "jpk_0123"},
 	"JPINTEL_WEBHOOK_DAILY_CAP":            {"-1", "10,000"},
 	"JPINTEL_WEBHOOK_DEAD_LETTER_LIMIT":    {"-1", "few"},
 	"JPINTEL_WEBHOOK_ROTATION_GRACE":       {"1", "-1h", "later"},

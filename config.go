@@ -55,6 +55,8 @@ type Config struct {
 
 	APIRate int `env:"JPINTEL_API_RATE" envDefault:"20" form:"a number, 0 for no limit" doc:"API calls a second, and as a burst, per customer"`
 
+	ListenSecret Secret `env:"JPINTEL_LISTEN_SECRET" form:"whsec_ and 64 hex digits" doc:"for jpintel listen: the signing secret to verify with, out of the process list"`
+
 	LogLevel  string `env:"JPINTEL_LOG_LEVEL" envDefault:"info" form:"debug, info, warn or error" doc:"what is logged"`
 	LogFormat string `env:"JPINTEL_LOG_FORMAT" form:"json or text" doc:"unset: text on a terminal, json elsewhere"`
 
@@ -169,6 +171,7 @@ func (c *Config) validate() error {
 		wrong("JPINTEL_WEBHOOK_BRAND", brandForm.MatchString(c.Brand)),
 		wrong("JPINTEL_WEBHOOK_RESOLVER", c.Resolver == "" || validAddr(c.Resolver)),
 		wrong("JPINTEL_API_RATE", c.APIRate >= 0),
+		wrong("JPINTEL_LISTEN_SECRET", c.ListenSecret == "" || strings.HasPrefix(string(c.ListenSecret), "whsec_")),
 		wrong("JPINTEL_LOG_LEVEL", strings.Contains(" debug info warn error ", " "+c.LogLevel+" ")),
 		wrong("JPINTEL_LOG_FORMAT", c.LogFormat == "" || c.LogFormat == "json" || c.LogFormat == "text"),
 		c.validateFly(),

@@ -12,12 +12,15 @@ import (
 
 type listenCmd struct {
 	Addr   string `default:"127.0.0.1:8787" help:"Where to listen, host:port."`
-	Secret string `help:"The subscription's signing secret (whsec_…); JPINTEL_LISTEN_SECRET keeps it out of the process list." env:"JPINTEL_LISTEN_SECRET"`
+	Secret string `help:"The subscription's signing secret (whsec_…); JPINTEL_LISTEN_SECRET keeps it out of the process list."`
 	Status int    `default:"204" help:"The HTTP status to answer verified requests with; others get 401."`
 }
 
 // Run receives until the context ends, one line a request.
 func (c *listenCmd) Run(ctx context.Context, a *app) error {
+	if c.Secret == "" {
+		c.Secret = string(a.config.ListenSecret)
+	}
 	if c.Status < 100 || c.Status > 599 {
 		return usageError{errors.New("--status: want an HTTP status")}
 	}

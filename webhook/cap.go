@@ -14,8 +14,8 @@ import (
 
 // DailyCap bounds the attempts of a customer and day; days are counted in the
 // file's time zone. It is exact: an attempt counts before it starts. After a
-// SIGKILL those whose result was not yet in the file are uncounted. A nil cap lets everything
-// through and counts nothing.
+// SIGKILL those whose result was not yet in the file are uncounted. A nil cap
+// lets everything through and counts nothing.
 type DailyCap struct {
 	db    *store.DB
 	limit int // 0: no limit

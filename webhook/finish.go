@@ -207,8 +207,11 @@ func (f *finisher) writeOne(tx *store.Tx, moved totals, p *progress, done finish
 		rec.status = StatusSuccess
 	default:
 		rec.status = StatusDeadLetter
-		n := w.attempts + 1 - w.scheduleBase
-		if next, again := nextAttempt(f.schedule, n, tx.Now, f.random(), r.RetryAfter); again {
+		if r.Category == CategoryInternal {
+			w.scheduleBase++ // our fault uses up none of the customer's attempts
+		}
+		n := max(w.attempts+1-w.scheduleBase, 1)
+		if next, again := nextAttempt(f.schedule, n, tx.Now, f.random(), hint(r)); again {
 			rec.status, rec.next = StatusPending, next.UnixMilli()
 		}
 	}

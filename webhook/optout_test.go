@@ -58,7 +58,7 @@ func TestOptOutEndsForItsOwn(t *testing.T) {
 		if a, err := s.EndOptOut(ctx, request); err != nil || a.OptedOut || a.Since != nil {
 			t.Fatal(a, err)
 		}
-		if got := reasons(t, s); !slices.Equal(got, append(slices.Clone(want), "user", "user_opt_out", "-", "-", "-")) {
+		if got := reasons(t, s); !slices.Equal(got, append(slices.Clone(want), "user", "user", "-", "-", "-")) {
 			t.Errorf("ended: %q", got)
 		}
 	}

@@ -49,6 +49,9 @@ func (p *progress) concerns(w *work) bool { return w.target.generation == p.gene
 // add counts one result, in the order in which they came, and says whether the
 // subscription must be disabled for it.
 func (p *progress) add(r Result) Reason {
+	if r.Category == CategoryInternal {
+		return "" // our fault: it says nothing of the receiver
+	}
 	p.last = r
 	if r.OK() {
 		p.ok++

@@ -182,6 +182,9 @@ func (q *queue) due(now time.Time) (next int64) {
 	return noneDue
 }
 
+// ready reports whether a lane's turn has come.
+func (q *queue) ready() bool { return len(q.ring) > 0 }
+
 // take gives out one delivery that may be sent now, of the subscription whose
 // turn it is, or nil. The delivery stays in flight until done.
 func (q *queue) take(ctx context.Context, now time.Time) (*work, error) {

@@ -29,6 +29,16 @@ func nextAttempt(schedule []time.Duration, n int, now time.Time, random float64,
 	return now.Add(max(wait, min(hint, maxRetryAfter))), true
 }
 
+// hint is what the receiver asks to wait, where that is heeded: it is there and
+// cannot take the event for now. A refusal is retried on the schedule alone.
+func hint(r Result) time.Duration {
+	switch {
+	case r.Status == http.StatusRequestTimeout, r.Status == http.StatusTooEarly, r.Status == http.StatusTooManyRequests, r.Status >= 500:
+		return r.RetryAfter
+	}
+	return 0
+}
+
 // retryAfter reads a Retry-After header, in seconds or as an HTTP date
 // (RFC 9110, section 10.2.3). What is not one of these, or is past, is no hint.
 func retryAfter(value string, now time.Time) time.Duration {

@@ -30,9 +30,9 @@ func settle(tx *store.Tx, t totals, w *work, r Result, to Status, nextMS int64) 
 	}
 	n, err := tx.Update(`
 		UPDATE webhook_deliveries SET attempt_count = $1, last_status = $2, last_latency_ms = $3, last_error_category = $4,
-		  status = $5, next_attempt_at_ms = $6, finished_at_ms = $7
-		WHERE delivery_seq = $8 AND attempt_count = $9 AND status = 'pending'`,
-		w.attempts+1, nullInt(r.Status), r.Duration.Milliseconds(), string(r.Category), string(to), next, finished, w.seq, w.attempts)
+		  status = $5, next_attempt_at_ms = $6, finished_at_ms = $7, schedule_base = $8
+		WHERE delivery_seq = $9 AND attempt_count = $10 AND status = 'pending'`,
+		w.attempts+1, nullInt(r.Status), r.Duration.Milliseconds(), string(r.Category), string(to), next, finished, w.scheduleBase, w.seq, w.attempts)
 	if err != nil {
 		return fmt.Errorf("settling delivery: %w", err)
 	}

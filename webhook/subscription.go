@@ -191,7 +191,7 @@ func (s *Service) Unsubscribe(ctx context.Context, r SubscriptionRequest) (NoCon
 			return err
 		}
 		s.changed(tx, seq)
-		_, err = tx.Exec(`UPDATE webhook_subscriptions SET deleted_at_ms = COALESCE(deleted_at_ms, $1) WHERE sub_seq = $2`, tx.NowMS(), seq)
+		_, err = tx.Exec(`UPDATE webhook_subscriptions SET deleted_at_ms = COALESCE(deleted_at_ms, $1), disabled_reason = 'user' WHERE sub_seq = $2`, tx.NowMS(), seq)
 		return err
 	})
 }

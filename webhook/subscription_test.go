@@ -163,7 +163,7 @@ func TestSetTier(t *testing.T) {
 	publish(t, s, updated("UNI-1", nil))
 	for range 2 {
 		setTier(store.TierPaid)
-		if want := []string{"active 2 0 1", "user 2 7 0", "tier 2 7 0", "active 1 7 0"}; !slices.Equal(states(), want) {
+		if want := []string{"active 2 0 1", "user 2 7 0", "user 2 7 0", "active 1 7 0"}; !slices.Equal(states(), want) {
 			t.Errorf("paid again: %q, want %q", states(), want)
 		}
 	}

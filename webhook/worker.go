@@ -92,6 +92,7 @@ func NewWorker(db *store.DB, outbox *Outbox, sender *Sender, log *slog.Logger, o
 		woken: map[int64]bool{}, signal: make(chan struct{}, 1), sent: make(chan *work, ahead*opt.Concurrency), turn: &turn{},
 	}
 	w.finisher.cap, w.finisher.deadLimit = opt.Cap, opt.DeadLetterLimit
+	w.finisher.results = make(chan finished, ahead*opt.Concurrency) // never full: a sender must not wait for a file that cannot be written
 	return w
 }
 
@@ -228,7 +229,7 @@ func (w *Worker) dispatch(ctx, sending context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		for slots > 0 && !w.queue.full() && ctx.Err() == nil && !w.sender.Kill.State().On {
+		for w.mayGive(slots) && ctx.Err() == nil {
 			item, err := w.queue.take(ctx, time.Now())
 			if err != nil {
 				w.failed(ctx, "claim", err)
@@ -240,7 +241,7 @@ func (w *Worker) dispatch(ctx, sending context.Context) {
 			slots--
 			senders.Go(func() { w.send(sending, item) })
 		}
-		w.setTimer(timer)
+		w.setTimer(timer, slots)
 		select {
 		case <-ctx.Done():
 			return
@@ -260,13 +261,21 @@ func (w *Worker) dispatch(ctx, sending context.Context) {
 	}
 }
 
+// mayGive reports whether a request may begin.
+func (w *Worker) mayGive(slots int) bool {
+	return slots > 0 && !w.queue.full() && !w.sender.Kill.State().On
+}
+
 // setTimer wakes the dispatcher at the next due time, and at each tick at the
 // latest.
-func (w *Worker) setTimer(timer *time.Timer) {
+func (w *Worker) setTimer(timer *time.Timer, slots int) {
 	wait := w.opt.Tick
 	now := time.Now()
 	if next := w.queue.due(now); next != noneDue {
 		wait = min(wait, max(time.Duration(next-now.UnixMilli())*time.Millisecond, time.Millisecond))
+	}
+	if w.queue.ready() && w.mayGive(slots) {
+		wait = 0 // it became due since the last look
 	}
 	timer.Reset(wait)
 }
