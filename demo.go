@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -24,7 +25,8 @@ const (
 )
 
 type demoCmd struct {
-	Programs []string `help:"Snapshots to import in place of the sample, in order; may be repeated." placeholder:"FILE"`
+	Programs []string `help:"Snapshots to import in place of the sample, in order." placeholder:"FILE…"`
+	More     []string `arg:"" optional:"" name:"file" help:"The rest of them."`
 	Keep     bool     `help:"Keep the temporary folder: the file, and the server's log."`
 }
 
@@ -47,7 +49,7 @@ func (c *demoCmd) Run(ctx context.Context, a *app) error {
 		return err
 	}
 	d := &demo{app: a, dir: dir}
-	err = d.run(ctx, c.Programs)
+	err = d.run(ctx, slices.Concat(c.Programs, c.More))
 	if d.server != nil {
 		err = errors.Join(err, d.server.stop())
 	}
@@ -158,7 +160,7 @@ func (d *demo) importDays(ctx context.Context, files []string) error {
 	}
 	d.say("   What arrived, for example:")
 	for _, got := range d.healthy.samples(2) {
-		d.say("   %s  <- %s attempt %d, both signatures verified, answered %d\n      %.150s…", d.healthy.name, got.EventType, got.Attempt, got.Answered, got.Body)
+		d.say("   %s  <- %s attempt %d, both signatures verified, answered %d\n      %.400s", d.healthy.name, got.EventType, got.Attempt, got.Answered, got.Body)
 	}
 	d.say("   The flaky receiver's first event, the same id and bytes each time:")
 	for _, got := range d.flaky.firstEvent() {
