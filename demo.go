@@ -160,7 +160,7 @@ func (d *demo) importDays(ctx context.Context, files []string) error {
 	}
 	d.say("   What arrived, for example:")
 	for _, got := range d.healthy.samples(2) {
-		d.say("   %s  <- %s attempt %d, both signatures verified, answered %d\n      %.400s", d.healthy.name, got.EventType, got.Attempt, got.Answered, got.Body)
+		d.say("   %s  <- %s attempt %d, both signatures verified, answered %d\n      %s", d.healthy.name, got.EventType, got.Attempt, got.Answered, got.Body)
 	}
 	d.say("   The flaky receiver's first event, the same id and bytes each time:")
 	for _, got := range d.flaky.firstEvent() {
