@@ -225,7 +225,7 @@ var cliSecrets = []string{"JPINTEL_ADMIN_TOKEN", "JPINTEL_MASTER_KEY", "JPINTEL_
 func TestConfigPrintsEverything(t *testing.T) {
 	environment := map[string]string{
 		"JPINTEL_ADMIN_TOKEN": procToken, "JPINTEL_MASTER_KEY": storetest.MasterKeys, "JPINTEL_API_KEY_SALT": storetest.Salt,
-		"JPINTEL_LISTEN_SECRET": "whsec_0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+		"JPINTEL_LISTEN_SECRET":          "whsec_0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
 		"JPINTEL_WEBHOOK_RETRY_SCHEDULE": "30s,90m", "JPINTEL_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8,::1/128", "JPINTEL_TIMEZONE": "Europe/Berlin",
 	}
 	status, table, words := cliRun(environment, "config")
