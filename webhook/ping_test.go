@@ -18,7 +18,7 @@ import (
 func withSender(t *testing.T, s *Service, r *receivers) {
 	t.Helper()
 	s.Sender = newSender(t, s.Guard)
-	s.Sender.client.Transport = r
+	s.Sender.transport = r
 }
 
 // attemptsToday are the attempts that are written down, by customer and day.

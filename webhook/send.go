@@ -80,8 +80,9 @@ type Result struct {
 // OK reports whether the receiver has accepted the event.
 func (r Result) OK() bool { return r.Category == "" }
 
-// Sender makes requests to customers' URLs. It holds the only HTTP client in
-// the program that does: every address goes through the guard.
+// Sender makes requests to customers' URLs. It holds the only HTTP transport in
+// the program that does: every address goes through the guard, and no redirect
+// is followed.
 type Sender struct {
 	// Kill stops every request while it is on. NewSender makes one that is off.
 	Kill *KillSwitch
@@ -89,27 +90,28 @@ type Sender struct {
 	guard     *Guard
 	brand     string
 	userAgent string
-	client    *http.Client
+	transport http.RoundTripper
 }
 
 // NewSender returns a sender. brand is in its header names and User-Agent.
 func NewSender(guard *Guard, brand, version string) *Sender {
 	s := &Sender{Kill: NewKillSwitch(false), guard: guard, brand: brand, userAgent: brand + "-Webhooks/" + version}
-	s.client = &http.Client{
-		// Made from nothing, never cloned from the default one: a proxy taken
-		// from the environment would hide every address from the guard.
-		Transport: &http.Transport{
-			Proxy: nil, DialContext: s.dial, DialTLSContext: s.dialTLS, ForceAttemptHTTP2: true,
-			DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
-			MaxIdleConns: 256, MaxIdleConnsPerHost: 8, IdleConnTimeout: 60 * time.Second,
-		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	// Made from nothing, never cloned from the default one: a proxy taken from
+	// the environment would hide every address from the guard.
+	s.transport = &http.Transport{
+		Proxy: nil, DialContext: s.dial, DialTLSContext: s.dialTLS, ForceAttemptHTTP2: true,
+		DisableCompression: true, MaxResponseHeaderBytes: maxHeader,
+		MaxIdleConns: 256, MaxIdleConnsPerHost: 8, IdleConnTimeout: 60 * time.Second,
 	}
 	return s
 }
 
 // Close drops the idle connections.
-func (s *Sender) Close() { s.client.CloseIdleConnections() }
+func (s *Sender) Close() {
+	if t, ok := s.transport.(*http.Transport); ok { // tests have others
+		t.CloseIdleConnections()
+	}
+}
 
 func (s *Sender) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
@@ -183,9 +185,9 @@ func (s *Sender) send(parent context.Context, r Request, now time.Time) Result {
 	if way.halted() || s.Kill.State().On && way.phase.CompareAndSwap(flightWaiting, flightHalted) {
 		return Result{Interrupted: true}
 	}
-	// Not client.Do: it reads the Location of a redirect that it will not
+	// No http.Client: it reads the Location of a redirect that it will not
 	// follow, and fails where that is not a URL.
-	resp, err := s.client.Transport.RoundTrip(req)
+	resp, err := s.transport.RoundTrip(req)
 	address, _ := remote.Load().(string)
 	if err != nil {
 		if parent.Err() != nil || way.halted() {

@@ -192,7 +192,7 @@ func TestProxiesOfTheEnvironmentAreIgnored(t *testing.T) {
 	if n := proxied.Load(); n != 0 {
 		t.Errorf("%d requests went to the proxy", n)
 	}
-	if s.client.Transport.(*http.Transport).Proxy != nil {
+	if s.transport.(*http.Transport).Proxy != nil {
 		t.Error("the transport has a proxy")
 	}
 }
@@ -400,7 +400,7 @@ func piped(t *testing.T, serve func(c net.Conn)) *Sender {
 	s := newSender(t, NewGuard(GuardOptions{Ports: []uint16{80}, AllowHTTP: true}))
 	var servers sync.WaitGroup
 	t.Cleanup(servers.Wait)
-	s.client.Transport.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) {
+	s.transport.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) {
 		here, there := net.Pipe()
 		servers.Go(func() { defer there.Close(); serve(there) })
 		return here, nil

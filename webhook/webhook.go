@@ -36,7 +36,7 @@
 // # What stands between the customer's URL and the operator's network
 //
 // Guard, in three places (the URL, its name's addresses, the address that is
-// dialled), and Sender, which holds the only HTTP client for such URLs. An id
+// dialled), and Sender, which holds the only HTTP transport for such URLs. An id
 // in a row authorizes nothing: whom a delivery goes to is read, with the
 // customer's rights, when it is claimed.
 package webhook

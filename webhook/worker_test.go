@@ -88,7 +88,7 @@ const silent = 1000 * time.Hour // longer than anybody waits
 func start(t *testing.T, s *Service, r *receivers, change ...func(*WorkerOptions)) (w *Worker, stop func() error) {
 	t.Helper()
 	sender := newSender(t, s.Guard)
-	sender.client.Transport = r
+	sender.transport = r
 	opt := WorkerOptions{Schedule: DefaultSchedule, Concurrency: 8, EndpointConcurrency: 2, Tick: time.Hour, Drain: 5 * time.Second}
 	for _, c := range change {
 		c(&opt)
