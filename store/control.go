@@ -26,7 +26,7 @@ func ReadControl(q Querier) (Control, error) {
 // SetKillSwitch turns the kill switch that every process on the file heeds on
 // or off.
 func SetKillSwitch(tx *Tx, on bool) error {
-	if _, err := tx.Exec(`UPDATE control SET kill_switch = $1 WHERE id = 1`, boolInt(on)); err != nil {
+	if _, err := tx.Exec(`UPDATE control SET kill_switch = $1 WHERE id = 1`, Bit(on)); err != nil {
 		return fmt.Errorf("setting the kill switch: %w", err)
 	}
 	return nil

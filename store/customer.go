@@ -63,7 +63,7 @@ func CreateCustomer(tx *Tx, c Customer) (stored Customer, created bool, err erro
 	n, err := tx.Update(`
 		INSERT INTO customers (customer_id, tier, email, beta, daily_limit, created_at_ms)
 		VALUES ($1, $2, $3, $4, $5, $6) ON CONFLICT DO NOTHING`,
-		c.CustomerID, c.Tier, nullable(c.Email), boolInt(c.Beta), nullable(c.DailyLimit), tx.NowMS())
+		c.CustomerID, c.Tier, Nullable(c.Email), Bit(c.Beta), Nullable(c.DailyLimit), tx.NowMS())
 	if err != nil {
 		return c, false, fmt.Errorf("adding customer: %w", err)
 	}

@@ -31,8 +31,8 @@ func Collect[T any](rows *sql.Rows, scan func(*sql.Rows) (T, error)) ([]T, error
 	return all, rows.Err()
 }
 
-// nullable stores the zero value as NULL.
-func nullable[T comparable](v T) any {
+// Nullable stores the zero value as NULL.
+func Nullable[T comparable](v T) any {
 	var zero T
 	if v == zero {
 		return nil
@@ -40,7 +40,8 @@ func nullable[T comparable](v T) any {
 	return v
 }
 
-func boolInt(b bool) int {
+// Bit is a truth as it is stored: SQL has no booleans that every database reads.
+func Bit(b bool) int {
 	if b {
 		return 1
 	}

@@ -65,18 +65,11 @@ func (o *Outbox) Publish(ctx context.Context, tx *store.Tx, p Payload) (string, 
 		INSERT INTO outbox_events (event_id, event_type, customer_id, subject_type, subject_id, occurred_at_ms,
 		  created_at, created_at_ms, schema_version, request_id, attributes, data)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
-		id, p.Type(), nullString(p.Customer()), entry.Subject, p.SubjectID(), tx.NowMS(),
-		tx.Local().Format(createdAtLayout), tx.NowMS(), schemaVersion, nullString(store.RequestID(ctx)), string(attributes), data)
+		id, p.Type(), store.Nullable(p.Customer()), entry.Subject, p.SubjectID(), tx.NowMS(),
+		tx.Local().Format(createdAtLayout), tx.NowMS(), schemaVersion, store.Nullable(store.RequestID(ctx)), string(attributes), data)
 	if err != nil {
 		return "", fmt.Errorf("publishing %s: %w", p.Type(), err)
 	}
 	tx.AfterCommit(o.wake)
 	return id, nil
-}
-
-func nullString(s string) any {
-	if s == "" {
-		return nil
-	}
-	return s
 }

@@ -115,7 +115,7 @@ func (p *progress) write(tx *store.Tx) error {
 	_, err := tx.Exec(`
 		UPDATE webhook_subscriptions SET failures_streak = $1, probation = $2, last_dns = $3, last_delivery_at_ms = $4,
 		  last_success_at_ms = COALESCE($5, last_success_at_ms), last_status = $6, dead_letters = $7 WHERE sub_seq = $8`,
-		p.streak, bit(p.probation), bit(p.lastDNS), p.last.StartedAt.Add(p.last.Duration).UnixMilli(), success, nullInt(p.last.Status), p.deadLetters, p.sub)
+		p.streak, store.Bit(p.probation), store.Bit(p.lastDNS), p.last.StartedAt.Add(p.last.Duration).UnixMilli(), success, store.Nullable(p.last.Status), p.deadLetters, p.sub)
 	if err != nil {
 		return fmt.Errorf("updating subscription: %w", err)
 	}
@@ -140,12 +140,4 @@ func (p *progress) writeRate(tx *store.Tx) error {
 		return fmt.Errorf("forgetting outcomes: %w", err)
 	}
 	return nil
-}
-
-// bit is a truth as it is stored.
-func bit(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"jpintel/store"
 )
 
 // The table of what an answer does. Where there is no jitter, the schedule's
@@ -68,7 +70,7 @@ func TestTransitions(t *testing.T) {
 			sub := subscribe(t, s, SubscribeRequest{CustomerID: id})
 			w := attempted(t, s, sub.SubscriptionID, c.attempts)
 			exec(t, s.DB, `UPDATE webhook_subscriptions SET failures_streak = $1, last_dns = $2, probation = $3 WHERE sub_seq = $4`,
-				c.before.streak, bit(c.before.dns), bit(c.before.probation), w.subSeq)
+				c.before.streak, store.Bit(c.before.dns), store.Bit(c.before.probation), w.subSeq)
 			c.result.StartedAt = time.Now() // of this bubble
 			if err := f.commit([]finished{{w, c.result}}); err != nil {
 				t.Fatal(err)
@@ -86,7 +88,7 @@ func TestTransitions(t *testing.T) {
 				t.Errorf("%s: got %s, next in %v, after %d attempts; want %s, %v", c.name, d.Status, next, d.AttemptCount, c.status, c.next)
 			}
 			got := lines(t, s.DB, `SELECT failures_streak, last_dns, probation, COALESCE(disabled_reason, '') FROM webhook_subscriptions WHERE sub_seq = $1`, w.subSeq)
-			if want := fmt.Sprint(c.after.streak, bit(c.after.dns), bit(c.after.probation)) + " " + string(c.disabled); got[0] != want {
+			if want := fmt.Sprint(c.after.streak, store.Bit(c.after.dns), store.Bit(c.after.probation)) + " " + string(c.disabled); got[0] != want {
 				t.Errorf("%s: subscription: got %s, want %s", c.name, got, want)
 			}
 			back := <-f.committed

@@ -32,7 +32,7 @@ func settle(tx *store.Tx, t totals, w *work, r Result, to Status, nextMS int64) 
 		UPDATE webhook_deliveries SET attempt_count = $1, last_status = $2, last_latency_ms = $3, last_error_category = $4,
 		  status = $5, next_attempt_at_ms = $6, finished_at_ms = $7, schedule_base = $8
 		WHERE delivery_seq = $9 AND attempt_count = $10 AND status = 'pending'`,
-		w.attempts+1, nullInt(r.Status), r.Duration.Milliseconds(), string(r.Category), string(to), next, finished, w.scheduleBase, w.seq, w.attempts)
+		w.attempts+1, store.Nullable(r.Status), r.Duration.Milliseconds(), string(r.Category), string(to), next, finished, w.scheduleBase, w.seq, w.attempts)
 	if err != nil {
 		return fmt.Errorf("settling delivery: %w", err)
 	}
@@ -57,7 +57,7 @@ func settleLate(tx *store.Tx, t totals, w *work, r Result) error {
 		UPDATE webhook_deliveries SET attempt_count = $1, last_status = $2, last_latency_ms = $3, last_error_category = $4,
 		  status = $5, reason = CASE WHEN $5 = 'failed' THEN reason END
 		WHERE delivery_seq = $6 AND attempt_count = $7 AND status = 'failed'`,
-		w.attempts+1, nullInt(r.Status), r.Duration.Milliseconds(), string(r.Category), string(to), w.seq, w.attempts)
+		w.attempts+1, store.Nullable(r.Status), r.Duration.Milliseconds(), string(r.Category), string(to), w.seq, w.attempts)
 	if err != nil {
 		return fmt.Errorf("settling delivery: %w", err)
 	}
@@ -72,16 +72,9 @@ func addAttempt(tx *store.Tx, w *work, r Result) error {
 	_, err := tx.Exec(`
 		INSERT INTO webhook_attempts (delivery_seq, attempt, started_at_ms, duration_ms, status, error_category, error_detail, response_excerpt, remote_addr)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-		w.seq, w.attempts+1, r.StartedAt.UnixMilli(), r.Duration.Milliseconds(), nullInt(r.Status), string(r.Category), r.Detail, r.Excerpt, r.RemoteAddr)
+		w.seq, w.attempts+1, r.StartedAt.UnixMilli(), r.Duration.Milliseconds(), store.Nullable(r.Status), string(r.Category), r.Detail, r.Excerpt, r.RemoteAddr)
 	if err != nil {
 		return fmt.Errorf("adding attempt: %w", err)
 	}
 	return nil
-}
-
-func nullInt(n int) any {
-	if n == 0 {
-		return nil
-	}
-	return n
 }

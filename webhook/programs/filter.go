@@ -101,8 +101,8 @@ type DeleteSavedFilterRequest struct {
 
 // DeleteSavedFilter deletes a saved filter. CodeNotFound where it is missing or
 // another customer's.
-func (s *Service) DeleteSavedFilter(ctx context.Context, r DeleteSavedFilterRequest) (NoContent, error) {
-	return NoContent{}, s.DB.Write(ctx, func(tx *store.Tx) error {
+func (s *Service) DeleteSavedFilter(ctx context.Context, r DeleteSavedFilterRequest) (webhook.NoContent, error) {
+	return webhook.NoContent{}, s.DB.Write(ctx, func(tx *store.Tx) error {
 		n, err := tx.Update(`DELETE FROM saved_filters WHERE filter_id = $1 AND customer_id = $2`, r.FilterID, r.CustomerID)
 		if err != nil {
 			return fmt.Errorf("deleting saved filter: %w", err)

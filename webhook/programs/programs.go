@@ -43,12 +43,6 @@ type Service struct {
 	stepRows int // how many rows a step of a job looks at; 0: maxStepRows
 }
 
-// NoContent is the answer to a call that has nothing to say.
-type NoContent struct{}
-
-// HTTPStatus is 204.
-func (NoContent) HTTPStatus() int { return http.StatusNoContent }
-
 // Published is the answer to a record that events report.
 type Published struct {
 	EventIDs []string `json:"event_ids"` // empty where the record was known

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"jpintel/store"
+	"jpintel/webhook"
 )
 
 // maxTracked is how many programs a customer may track: more than there are,
@@ -29,11 +30,11 @@ type TrackProgramRequest struct {
 
 // TrackProgram tracks a program; again does nothing. CodeInvalid where the id
 // has not the form of one, CodeConflict where the customer tracks 10,000.
-func (s *Service) TrackProgram(ctx context.Context, r TrackProgramRequest) (NoContent, error) {
+func (s *Service) TrackProgram(ctx context.Context, r TrackProgramRequest) (webhook.NoContent, error) {
 	if err := checkID(fieldID, r.UnifiedID); err != nil {
-		return NoContent{}, err
+		return webhook.NoContent{}, err
 	}
-	return NoContent{}, s.DB.Write(ctx, func(tx *store.Tx) error {
+	return webhook.NoContent{}, s.DB.Write(ctx, func(tx *store.Tx) error {
 		added, err := tx.Update(`
 			INSERT INTO tracked_programs (customer_id, unified_id, created_at_ms)
 			VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`, r.CustomerID, r.UnifiedID, tx.NowMS())
@@ -59,8 +60,8 @@ func checkTracked(q store.Querier, customer string) error {
 }
 
 // UntrackProgram ends tracking; it is no error where there was none.
-func (s *Service) UntrackProgram(ctx context.Context, r TrackProgramRequest) (NoContent, error) {
-	return NoContent{}, s.DB.Write(ctx, func(tx *store.Tx) error {
+func (s *Service) UntrackProgram(ctx context.Context, r TrackProgramRequest) (webhook.NoContent, error) {
+	return webhook.NoContent{}, s.DB.Write(ctx, func(tx *store.Tx) error {
 		if _, err := tx.Exec(`DELETE FROM tracked_programs WHERE customer_id = $1 AND unified_id = $2`, r.CustomerID, r.UnifiedID); err != nil {
 			return fmt.Errorf("ending tracking: %w", err)
 		}
