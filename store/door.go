@@ -216,6 +216,7 @@ func (d *door) commit(batch []*call) (wakes []func(), err error) {
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	changed := false
+	var followers followers
 	for _, c := range batch {
 		tx := &Tx{Now: now, door: d}
 		c.err = d.savepoint(tx, c)
@@ -226,8 +227,15 @@ func (d *door) commit(batch []*call) (wakes []func(), err error) {
 		if c.err == nil && c.panics == nil {
 			changed = true
 			wakes = append(wakes, tx.commit...)
+			followers.add(tx.follow)
 		}
 	}
+	more, err := d.follow(now, followers)
+	if err != nil {
+		_, _ = d.exec("ROLLBACK") // fails where SQLite has done it
+		return nil, err
+	}
+	wakes = append(wakes, more...)
 	if changed && d.bump {
 		if _, err := d.exec("UPDATE control SET version = version + 1"); err != nil {
 			_, _ = d.exec("ROLLBACK")

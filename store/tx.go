@@ -20,6 +20,7 @@ type Tx struct {
 	over   bool
 	open   map[string]*sql.Rows // by query: what the function reads from
 	commit []func()
+	follow []*Follower
 }
 
 var (
@@ -64,6 +65,19 @@ func (tx *Tx) Update(query string, args ...any) (int64, error) {
 		return 0, err
 	}
 	return res.RowsAffected()
+}
+
+// Insert runs an INSERT and returns the number of the new row (its INTEGER
+// PRIMARY KEY), or 0 where ON CONFLICT DO NOTHING left nothing to do.
+func (tx *Tx) Insert(query string, args ...any) (int64, error) {
+	res, err := tx.Exec(query, args...)
+	if err != nil {
+		return 0, err
+	}
+	if n, err := res.RowsAffected(); n == 0 || err != nil {
+		return 0, err
+	}
+	return res.LastInsertId()
 }
 
 // Query runs a query inside the transaction. Statements are shared by their

@@ -13,22 +13,23 @@ import (
 type work struct {
 	seq          int64
 	subSeq       int64
+	generation   int64
 	deliveryID   string
 	attempts     int // made so far
 	scheduleBase int
 	dueMS        int64
 	envelope     Envelope
 	event        storedEvent
-	target       *target
-	refused      string // why it must not be sent; "": it may
-	sent         bool   // its request is over; the queue's
-	probing      bool   // it has one of probation's slots; the queue's
-	day          string // the day that its attempt counts for; the queue's
-	capped       bool   // the day's attempts are used up: it must not be sent
+	target       *target // where it goes; set when it is given out
+	refused      string  // why it must not be sent; "": it may; set with target
+	sent         bool    // its request is over; the queue's
+	probing      bool    // it has one of probation's slots; the queue's
+	day          string  // the day that its attempt counts for; the queue's
+	capped       bool    // the day's attempts are used up: it must not be sent
 }
 
-// target is where a subscription's deliveries go, read when they are claimed:
-// an id in a queue row never authorizes a send.
+// target is where a subscription's deliveries go, read when they are given out,
+// or at most staleAfter before: an id in a queue row never authorizes a send.
 type target struct {
 	subSeq         int64
 	subscriptionID string
@@ -37,6 +38,7 @@ type target struct {
 	generation     int64
 	events         []Type
 	secrets        []string // newest first
+	until          int64    // when the first of them ends, ms; noneDue: none does
 	disabled       bool
 	probation      bool
 	refused        string
@@ -49,9 +51,7 @@ type claimed struct {
 }
 
 const claimQuery = `
-	SELECT d.delivery_seq, d.delivery_id, d.attempt_count, d.schedule_base, d.next_attempt_at_ms, d.envelope,
-	  e.seq, e.event_id, e.event_type, COALESCE(e.customer_id, ''), e.subject_type, e.subject_id, e.occurred_at_ms,
-	  e.created_at, e.created_at_ms, e.schema_version, COALESCE(e.correlation_id, ''), e.data
+	SELECT d.delivery_seq, d.delivery_id, d.attempt_count, d.schedule_base, d.next_attempt_at_ms, d.envelope, ` + storedColumns + `
 	FROM webhook_deliveries d JOIN outbox_events e ON e.seq = d.event_seq
 	WHERE d.sub_seq = $1 AND d.status = 'pending' AND d.generation = $2 ORDER BY d.next_attempt_at_ms LIMIT $3`
 
@@ -72,23 +72,22 @@ func claim(q store.Querier, t *target, now time.Time, limit, maxBytes int) (clai
 	defer rows.Close()
 	bytes := 0
 	for rows.Next() {
-		w := work{subSeq: t.subSeq, target: t}
-		e := &w.event
-		if err := rows.Scan(&w.seq, &w.deliveryID, &w.attempts, &w.scheduleBase, &w.dueMS, &w.envelope,
-			&e.seq, &e.id, &e.typ, &e.customer, &e.subjectType, &e.subjectID, &e.occurredAtMS,
-			&e.createdAt, &e.createdAtMS, &e.schemaVersion, &e.correlationID, &e.data); err != nil {
+		w := work{subSeq: t.subSeq, generation: t.generation}
+		if err := rows.Scan(append([]any{&w.seq, &w.deliveryID, &w.attempts, &w.scheduleBase, &w.dueMS, &w.envelope}, w.event.columns()...)...); err != nil {
 			return found, fmt.Errorf("reading due deliveries: %w", err)
 		}
-		if w.dueMS > now.UnixMilli() || len(found.due) == limit || len(found.due) > 0 && bytes+len(e.data) > maxBytes {
+		if w.dueMS > now.UnixMilli() || len(found.due) == limit || len(found.due) > 0 && bytes+len(w.event.data) > maxBytes {
 			found.next = w.dueMS
 			return found, nil
 		}
-		bytes += len(e.data)
-		w.refused = t.refuses(&w)
+		bytes += len(w.event.data)
 		found.due = append(found.due, w)
 	}
 	return found, rows.Err()
 }
+
+// address says where a delivery goes, and whether it may.
+func (w *work) address(t *target) { w.target, w.refused = t, t.refuses(w) }
 
 // refuses says why a delivery must not be sent to this target, or "".
 func (t *target) refuses(w *work) string {
@@ -109,9 +108,10 @@ func readTarget(q store.Querier, keys *store.Keyring, subSeq int64, now time.Tim
 	var optedOut sql.Null[int64]
 	var tier store.Tier
 	err := q.QueryRow(`
-		SELECT s.subscription_id, s.customer_id, s.url, s.generation, s.events, s.disabled_at_ms IS NOT NULL, s.probation, c.tier, c.opted_out_at_ms
-		FROM webhook_subscriptions s JOIN customers c ON c.customer_id = s.customer_id WHERE s.sub_seq = $1`, subSeq).
-		Scan(&t.subscriptionID, &t.customerID, &t.url, &t.generation, &events, &t.disabled, &t.probation, &tier, &optedOut)
+		SELECT s.subscription_id, s.customer_id, s.url, s.generation, s.events, s.disabled_at_ms IS NOT NULL, s.probation, c.tier, c.opted_out_at_ms,
+		  (SELECT COALESCE(MIN(expires_at_ms), $2) FROM webhook_secrets w WHERE w.sub_seq = s.sub_seq AND w.expires_at_ms > $3)
+		FROM webhook_subscriptions s JOIN customers c ON c.customer_id = s.customer_id WHERE s.sub_seq = $1`, subSeq, noneDue, now.UnixMilli()).
+		Scan(&t.subscriptionID, &t.customerID, &t.url, &t.generation, &events, &t.disabled, &t.probation, &tier, &optedOut, &t.until)
 	if err != nil {
 		return nil, fmt.Errorf("reading subscription: %w", err)
 	}

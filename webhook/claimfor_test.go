@@ -13,5 +13,9 @@ func claimFor(ctx context.Context, db *store.DB, sub int64, now time.Time, limit
 	if err != nil {
 		return claimed{}, err
 	}
-	return claim(db.Reader(ctx), t, now, limit, maxBytes)
+	found, err := claim(db.Reader(ctx), t, now, limit, maxBytes)
+	for i := range found.due {
+		found.due[i].address(t)
+	}
+	return found, err
 }

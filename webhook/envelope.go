@@ -32,6 +32,15 @@ type storedEvent struct {
 	data          []byte
 }
 
+// storedColumns are what columns reads, of outbox_events e.
+const storedColumns = `e.seq, e.event_id, e.event_type, COALESCE(e.customer_id, ''), e.subject_type, e.subject_id, e.occurred_at_ms,
+	  e.created_at, e.created_at_ms, e.schema_version, COALESCE(e.correlation_id, ''), e.data`
+
+func (e *storedEvent) columns() []any {
+	return []any{&e.seq, &e.id, &e.typ, &e.customer, &e.subjectType, &e.subjectID, &e.occurredAtMS,
+		&e.createdAt, &e.createdAtMS, &e.schemaVersion, &e.correlationID, &e.data}
+}
+
 // render makes the body of every attempt of a delivery, byte for byte the
 // same. data is spliced in as it is stored.
 func (e *storedEvent) render(envelope Envelope, subscriptionID string) []byte {

@@ -50,9 +50,11 @@ type finisher struct {
 	closing   atomic.Bool
 }
 
-func newFinisher(db *store.DB, outbox *Outbox, log *slog.Logger, schedule []time.Duration, random func() float64) *finisher {
+// newFinisher returns a finisher for so many results at a time: its channel is
+// never full, since a sender must not wait for a file that cannot be written.
+func newFinisher(db *store.DB, outbox *Outbox, log *slog.Logger, schedule []time.Duration, random func() float64, results int) *finisher {
 	return &finisher{db: db, outbox: outbox, log: log, schedule: schedule, random: random,
-		results: make(chan finished, finishBatch), committed: make(chan []settled, 1)}
+		results: make(chan finished, results), committed: make(chan []settled, 1)}
 }
 
 // close ends run once every result that was handed over is in the file.

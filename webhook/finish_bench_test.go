@@ -16,7 +16,7 @@ func BenchmarkFinish(b *testing.B) {
 	const results, subscriptions = 64, 10
 	s := newService(b)
 	benchSubscribers(b, s, subscriptions, 1)
-	f := newFinisher(s.DB, s.Outbox, slog.New(slog.NewJSONHandler(io.Discard, nil)), DefaultSchedule, func() float64 { return 0.5 })
+	f := newFinisher(s.DB, s.Outbox, slog.New(slog.NewJSONHandler(io.Discard, nil)), DefaultSchedule, func() float64 { return 0.5 }, finishBatch)
 	var first, last int64
 	if err := s.DB.Reader(context.Background()).QueryRow(`SELECT MIN(sub_seq), MAX(sub_seq) FROM webhook_subscriptions`).Scan(&first, &last); err != nil {
 		b.Fatal(err)

@@ -23,7 +23,7 @@ func newTestFinisher(s *Service, log io.Writer) *finisher {
 	if log == nil {
 		log = io.Discard
 	}
-	return newFinisher(s.DB, s.Outbox, slog.New(slog.NewJSONHandler(log, nil)), DefaultSchedule, func() float64 { return 0.5 })
+	return newFinisher(s.DB, s.Outbox, slog.New(slog.NewJSONHandler(log, nil)), DefaultSchedule, func() float64 { return 0.5 }, finishBatch)
 }
 
 // ok and failed are results as the sender gives them.
@@ -287,7 +287,7 @@ func TestAStopGivesUp(t *testing.T) {
 }
 
 func TestParcelsAreMerged(t *testing.T) {
-	f := newFinisher(nil, nil, nil, nil, nil)
+	f := newFinisher(nil, nil, nil, nil, nil, 0)
 	f.giveBack([]settled{{next: 1}}) // nobody takes it
 	f.giveBack([]settled{{next: 2}, {next: 3}})
 	var got []int64

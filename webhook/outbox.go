@@ -16,16 +16,21 @@ const createdAtLayout = "2006-01-02T15:04:05-07:00"
 
 // Outbox is where events enter. There is one per process; who changes state
 // holds it and publishes in the state's own transaction.
-type Outbox struct{ committed chan struct{} }
+type Outbox struct {
+	committed chan struct{}
+	fanOut    *store.Follower // fans out in the publishers' own transaction; nil: whoever is woken does
+}
 
 // NewOutbox returns an outbox.
 func NewOutbox() *Outbox { return &Outbox{committed: make(chan struct{}, 1)} }
 
-// Committed receives after events of this process were committed: many
-// commits may share one signal.
+// Committed receives when there is background work of this process: events that
+// were committed and are not fanned out, or what Wake was called for. Many may
+// share one signal.
 func (o *Outbox) Committed() <-chan struct{} { return o.committed }
 
-func (o *Outbox) wake() {
+// Wake has the worker look for background work. Call it after a commit.
+func (o *Outbox) Wake() {
 	select {
 	case o.committed <- struct{}{}:
 	default: // somebody is about to look anyway
@@ -70,6 +75,10 @@ func (o *Outbox) Publish(ctx context.Context, tx *store.Tx, p Payload) (string, 
 	if err != nil {
 		return "", fmt.Errorf("publishing %s: %w", p.Type(), err)
 	}
-	tx.AfterCommit(o.wake)
+	if o.fanOut != nil {
+		tx.Follow(o.fanOut)
+	} else {
+		tx.AfterCommit(o.Wake)
+	}
 	return id, nil
 }

@@ -23,8 +23,8 @@ const (
 	// that all of them hold: memory is bounded in bytes, not in rows.
 	claimBytes = 256 << 10
 	heldBytes  = 8 << 20
-	// staleAfter is how long a claim is trusted: what it was allowed to send
-	// to is read again after that.
+	// staleAfter is how long a claim and a target are trusted: both are read
+	// again after that.
 	staleAfter = 2 * time.Second
 	// ahead times as many deliveries as can be sent at once may be given out and
 	// not be committed: the answers that are in wait for their transaction, and
@@ -72,6 +72,7 @@ type lane struct {
 	sub       int64
 	held      []work // claimed, not given out yet
 	rows      int    // how many the next claim reads
+	seen      int64  // the last delivery that was claimed or added
 	claimed   time.Time
 	target    *target // as it was read at aimed
 	aimed     time.Time
@@ -100,13 +101,44 @@ func newQueue(db *store.DB, opt queueOptions) *queue {
 
 // wake says that a subscription has, or will have, a delivery due at that time.
 func (q *queue) wake(sub, at int64) {
-	l := q.lanes[sub]
-	if l == nil {
-		l = &lane{sub: sub, next: noneDue, index: -1, inflight: map[int64]*work{}, probation: true}
-		q.lanes[sub] = l
-	}
+	l := q.lane(sub, true)
 	l.next = min(l.next, at)
 	q.place(l)
+}
+
+// lane is a subscription's lane. A new one is on probation until its target is
+// read, or as the caller knows.
+func (q *queue) lane(sub int64, probation bool) *lane {
+	l := q.lanes[sub]
+	if l == nil {
+		l = &lane{sub: sub, next: noneDue, index: -1, inflight: map[int64]*work{}, probation: probation}
+		q.lanes[sub] = l
+	}
+	return l
+}
+
+// add takes a delivery that was just committed, so that it need not be read. A
+// lane that has others waiting in the file, or enough in memory, finds it there.
+func (q *queue) add(f *fresh, now time.Time) {
+	l := q.lane(f.subSeq, f.probation)
+	switch {
+	case f.seq <= l.seen, // a claim may have found it before it was told of
+		l.next <= now.UnixMilli(), l.placed == inParked,
+		len(l.held) >= claimRows, q.held > heldBytes, l.probation && len(l.held) > 0:
+		l.next = min(l.next, f.dueMS)
+	default:
+		if len(l.held) == 0 {
+			l.claimed = now
+		}
+		q.hold(l, f.work)
+	}
+	q.place(l)
+}
+
+func (q *queue) hold(l *lane, w work) {
+	l.held = append(l.held, w)
+	l.seen = max(l.seen, w.seq)
+	q.held += len(w.event.data)
 }
 
 // busy reports whether the lane may give nothing more for now. On probation its
@@ -138,15 +170,8 @@ func (q *queue) place(l *lane) {
 	if l.placed == inRing || l.placed == inParked {
 		return
 	}
-	if len(l.held) == 0 && l.next == noneDue {
-		q.unplace(l)
-		if len(l.inflight) == 0 {
-			delete(q.lanes, l.sub)
-		}
-		return
-	}
-	if q.busy(l) {
-		q.unplace(l) // sent or done brings it back
+	if len(l.held) == 0 && l.next == noneDue || q.busy(l) {
+		q.unplace(l) // wake, sent or done brings it back
 		return
 	}
 	if l.placed == inWaits {
@@ -222,8 +247,11 @@ func (q *queue) takeFrom(ctx context.Context, l *lane, now time.Time) (*work, er
 	if len(l.held) > 0 && now.Sub(l.claimed) > staleAfter {
 		q.drop(l)
 	}
-	if l.probation && !l.claimed.IsZero() && q.park(l) { // before reading what could not be sent
+	if l.probation && q.park(l) { // before reading what could not be sent
 		return nil, nil
+	}
+	if err := q.aim(ctx, l, now); err != nil {
+		return nil, fmt.Errorf("subscription %d: %w", l.sub, err)
 	}
 	if len(l.held) == 0 {
 		if err := q.claim(ctx, l, now); err != nil || len(l.held) == 0 {
@@ -236,6 +264,7 @@ func (q *queue) takeFrom(ctx context.Context, l *lane, now time.Time) (*work, er
 	if l.probation && q.park(l) {
 		return nil, nil
 	}
+	l.held[0].address(l.target)
 	if l.ready = q.readyAt(&l.held[0], now); l.ready > now.UnixMilli() {
 		if q.held > heldBytes {
 			q.drop(l)
@@ -330,9 +359,6 @@ func (q *queue) claim(ctx context.Context, l *lane, now time.Time) error {
 		rows, bytes = 1, maxData
 	}
 	read := rows + len(l.inflight)
-	if err := q.aim(ctx, l, now); err != nil {
-		return fmt.Errorf("subscription %d: %w", l.sub, err)
-	}
 	found, err := claim(q.db.Reader(ctx), l.target, now, read, bytes+len(l.inflight)*maxData)
 	if err != nil {
 		return fmt.Errorf("subscription %d: %w", l.sub, err)
@@ -340,8 +366,7 @@ func (q *queue) claim(ctx context.Context, l *lane, now time.Time) error {
 	l.claimed, l.next = now, found.next
 	for _, w := range found.due {
 		if l.inflight[w.seq] == nil {
-			l.held = append(l.held, w)
-			q.held += len(w.event.data)
+			q.hold(l, w)
 		}
 	}
 	l.rows = 0
@@ -352,9 +377,10 @@ func (q *queue) claim(ctx context.Context, l *lane, now time.Time) error {
 }
 
 // aim reads where the lane's deliveries go, and with what right, unless it has
-// done so a moment ago.
+// done so a moment ago. What the lane holds for a subscription that was disabled
+// since is for the sweep.
 func (q *queue) aim(ctx context.Context, l *lane, now time.Time) error {
-	if l.target != nil && now.Sub(l.aimed) <= staleAfter {
+	if l.target != nil && now.Sub(l.aimed) <= staleAfter && now.UnixMilli() < l.target.until {
 		return nil
 	}
 	t, err := readTarget(q.db.Reader(ctx), q.db.Keys, l.sub, now)
@@ -362,6 +388,9 @@ func (q *queue) aim(ctx context.Context, l *lane, now time.Time) error {
 		return err
 	}
 	l.target, l.aimed, l.probation = t, now, t.probation
+	if len(l.held) > 0 && (t.disabled || l.held[0].generation != t.generation) {
+		q.drop(l)
+	}
 	return nil
 }
 
@@ -428,13 +457,15 @@ const scanQuery = `
 	  UNION ALL
 	  SELECT (SELECT MIN(sub_seq) FROM webhook_deliveries WHERE status = 'pending' AND sub_seq > sub.seq) FROM sub WHERE sub.seq IS NOT NULL
 	)
-	SELECT seq, (SELECT MIN(next_attempt_at_ms) FROM webhook_deliveries WHERE status = 'pending' AND sub_seq = seq)
+	SELECT seq, (SELECT MIN(next_attempt_at_ms) FROM webhook_deliveries WHERE status = 'pending' AND sub_seq = seq),
+	  (SELECT probation FROM webhook_subscriptions WHERE sub_seq = seq)
 	FROM sub WHERE seq IS NOT NULL`
 
 // scan finds every subscription with pending deliveries and its first due
 // time, by stepping through the index from one subscription to the next: the
 // cost is that of the subscriptions, not of the deliveries.
 func (q *queue) scan(ctx context.Context) (subscriptions int, err error) {
+	q.forgetIdle(time.Now())
 	rows, err := q.db.Reader(ctx).Query(scanQuery)
 	if err != nil {
 		return 0, err
@@ -442,15 +473,26 @@ func (q *queue) scan(ctx context.Context) (subscriptions int, err error) {
 	defer rows.Close()
 	for rows.Next() {
 		var sub, next int64
-		if err := rows.Scan(&sub, &next); err != nil {
+		var probation bool
+		if err := rows.Scan(&sub, &next, &probation); err != nil {
 			return subscriptions, err
 		}
 		subscriptions++
-		if l := q.lanes[sub]; l == nil || len(l.held) == 0 && len(l.inflight) == 0 {
+		if l := q.lane(sub, probation); len(l.held) == 0 && len(l.inflight) == 0 {
 			q.wake(sub, next)
 		}
 	}
 	return subscriptions, rows.Err()
+}
+
+// forgetIdle forgets the lanes that have nothing to do and whose target would
+// have to be read again anyway.
+func (q *queue) forgetIdle(now time.Time) {
+	for sub, l := range q.lanes {
+		if l.placed == nowhere && len(l.held)+len(l.inflight) == 0 && l.next == noneDue && now.Sub(l.aimed) > staleAfter {
+			delete(q.lanes, sub)
+		}
+	}
 }
 
 // waiting is a heap of lanes by the time that they wait for.

@@ -33,10 +33,13 @@ type WorkerOptions struct {
 
 // Worker moves events out: it fans them out and sends what is due.
 //
-//	outbox ──signal──▶ publisher ── fan-out steps ──▶ deliveries pending
-//	                                   │ wake(subscriptions)
-//	                                   ▼
-//	 tick, due times ──▶ dispatcher ── take ──▶ sender × Concurrency
+//	Publish ──▶ follow: fan-out's first step, in the publisher's transaction
+//	                │ committed            │ what is left
+//	                │                      ▼
+//	                │    tick ──▶ publisher ── fan-out steps, other steps
+//	                │ new deliveries       │
+//	                ▼                      ▼
+//	 due times ──▶ dispatcher ── take ──▶ sender × Concurrency
 //	                         ▲                      │ Result
 //	                         └────── committed ◀── finisher: many results, one transaction
 //
@@ -54,13 +57,20 @@ type Worker struct {
 	queue    *queue // the dispatcher's alone
 
 	mu     sync.Mutex
-	woken  map[int64]bool // subscriptions with new deliveries
-	stale  []int64        // subscriptions that were changed
-	reload bool
+	news   news
 	signal chan struct{}
 	sent   chan *work // deliveries whose request is over; never full
 
 	turn *turn
+}
+
+// news is what others have told the dispatcher since it last looked.
+type news struct {
+	works  []fresh        // new deliveries
+	bytes  int            // of their bodies
+	woken  map[int64]bool // subscriptions with deliveries that are due
+	stale  []int64        // subscriptions that were changed
+	reload bool
 }
 
 // turn remembers when the worker last went round, for readiness.
@@ -87,12 +97,12 @@ func NewWorker(db *store.DB, outbox *Outbox, sender *Sender, log *slog.Logger, o
 	}, opt.Steps...)
 	w := &Worker{
 		db: db, outbox: outbox, sender: sender, log: log, opt: opt,
-		fanout: newFanout(db), finisher: newFinisher(db, outbox, log, opt.Schedule, opt.Random),
-		queue: newQueue(db, queueOptions{slots: opt.Concurrency, perLane: opt.EndpointConcurrency, rate: opt.Rate, cap: opt.Cap}),
-		woken: map[int64]bool{}, signal: make(chan struct{}, 1), sent: make(chan *work, ahead*opt.Concurrency), turn: &turn{},
+		fanout: newFanout(db), finisher: newFinisher(db, outbox, log, opt.Schedule, opt.Random, ahead*opt.Concurrency),
+		queue:  newQueue(db, queueOptions{slots: opt.Concurrency, perLane: opt.EndpointConcurrency, rate: opt.Rate, cap: opt.Cap}),
+		signal: make(chan struct{}, 1), sent: make(chan *work, ahead*opt.Concurrency), turn: &turn{},
 	}
 	w.finisher.cap, w.finisher.deadLimit = opt.Cap, opt.DeadLetterLimit
-	w.finisher.results = make(chan finished, ahead*opt.Concurrency) // never full: a sender must not wait for a file that cannot be written
+	outbox.fanOut = &store.Follower{Run: w.follow}
 	return w
 }
 
@@ -106,20 +116,14 @@ func (w *Worker) LastTurn() time.Time {
 // Reload makes the worker read everything again: another process has changed
 // the file.
 func (w *Worker) Reload() {
-	w.mu.Lock()
-	w.reload = true
-	w.mu.Unlock()
-	w.notify()
-	w.outbox.wake()
+	w.tell(func(n *news) { n.reload = true })
+	w.outbox.Wake()
 }
 
 // Forget makes the worker read a subscription again before it sends anything
 // more to it. Call it after the commit that has changed it.
 func (w *Worker) Forget(subSeq int64) {
-	w.mu.Lock()
-	w.stale = append(w.stale, subSeq)
-	w.mu.Unlock()
-	w.notify()
+	w.tell(func(n *news) { n.stale = append(n.stale, subSeq) })
 }
 
 // SetKillSwitch turns the run-time kill switch on or off.
@@ -134,6 +138,13 @@ func (w *Worker) SetKillSwitch(on bool) {
 
 // KillSwitch tells whether requests are stopped.
 func (w *Worker) KillSwitch() KillSwitchState { return w.sender.Kill.State() }
+
+func (w *Worker) tell(what func(*news)) {
+	w.mu.Lock()
+	what(&w.news)
+	w.mu.Unlock()
+	w.notify()
+}
 
 func (w *Worker) notify() {
 	select {
@@ -170,6 +181,22 @@ func (w *Worker) Run(ctx context.Context) error {
 	return nil
 }
 
+// follow fans out, within a transaction, what it publishes; what takes longer
+// than one step is left to the publisher.
+func (w *Worker) follow(tx *store.Tx) error {
+	done, err := w.fanout.stepIn(tx)
+	if err != nil {
+		return err
+	}
+	tx.AfterCommit(func() {
+		w.hand(done.works)
+		if done.more {
+			w.outbox.Wake()
+		}
+	})
+	return nil
+}
+
 // publish runs fan-out and the other background steps when woken.
 func (w *Worker) publish(ctx context.Context) {
 	tick := time.NewTicker(w.opt.Tick)
@@ -190,7 +217,7 @@ func (w *Worker) publishAll(ctx context.Context) {
 	for more := true; more && ctx.Err() == nil; {
 		done, err := w.fanout.step(ctx)
 		w.failed(ctx, "fanout", err)
-		w.wake(done.subs)
+		w.hand(done.works)
 		more = done.more && err == nil
 		for _, step := range w.opt.Steps {
 			stepMore, err := step(ctx)
@@ -207,16 +234,25 @@ func (w *Worker) failed(ctx context.Context, what string, err error) {
 	}
 }
 
-func (w *Worker) wake(subs []int64) {
-	if len(subs) == 0 {
+// hand gives new deliveries to the dispatcher: in memory as long as it keeps up,
+// else it is told where to look for them.
+func (w *Worker) hand(works []fresh) {
+	if len(works) == 0 {
 		return
 	}
-	w.mu.Lock()
-	for _, sub := range subs {
-		w.woken[sub] = true
-	}
-	w.mu.Unlock()
-	w.notify()
+	w.tell(func(n *news) {
+		for i := range works {
+			if n.bytes < heldBytes {
+				n.works = append(n.works, works[i])
+				n.bytes += len(works[i].event.data)
+				continue
+			}
+			if n.woken == nil {
+				n.woken = map[int64]bool{}
+			}
+			n.woken[works[i].subSeq] = true
+		}
+	})
 }
 
 // dispatch gives due deliveries to senders, as many at a time as there are
@@ -256,6 +292,7 @@ func (w *Worker) dispatch(ctx, sending context.Context) {
 				w.queue.done(s)
 			}
 		case <-timer.C:
+			w.receive(ctx) // lanes with news are not idle
 			look.run(func() { _, err := w.queue.scan(ctx); w.failed(ctx, "scan", err) })
 		}
 	}
@@ -283,20 +320,23 @@ func (w *Worker) setTimer(timer *time.Timer, slots int) {
 // receive takes what others have told.
 func (w *Worker) receive(ctx context.Context) {
 	w.mu.Lock()
-	woken, stale, reload := w.woken, w.stale, w.reload
-	w.woken, w.stale, w.reload = map[int64]bool{}, nil, false
+	n := w.news
+	w.news = news{}
 	w.mu.Unlock()
-	if len(stale) > 0 {
-		w.queue.forget(stale...)
+	now := time.Now()
+	for sub := range n.woken { // before the new ones: they are behind those in the file
+		w.queue.wake(sub, now.UnixMilli())
 	}
-	if reload {
+	for i := range n.works {
+		w.queue.add(&n.works[i], now)
+	}
+	if len(n.stale) > 0 {
+		w.queue.forget(n.stale...)
+	}
+	if n.reload {
 		w.queue.forget()
 		_, err := w.queue.scan(ctx)
 		w.failed(ctx, "scan", err)
-	}
-	now := time.Now().UnixMilli()
-	for sub := range woken {
-		w.queue.wake(sub, now)
 	}
 }
 

@@ -47,7 +47,7 @@ func (s *Service) AddExclusionRule(ctx context.Context, r ExclusionRule) (Publis
 		if answer.created, err = r.insert(tx); err != nil || !answer.created {
 			return err
 		}
-		if err := addRuleJob(tx, r); err != nil {
+		if err := s.addRuleJob(tx, r); err != nil {
 			return err
 		}
 		more, err = s.stepRule(ctx, tx, r.RuleID)
@@ -109,7 +109,7 @@ func ruleEvents(q store.Querier, id string) ([]string, error) {
 }
 
 // addRuleJob notes down who is to be told: those who track now.
-func addRuleJob(tx *store.Tx, r ExclusionRule) error {
+func (s *Service) addRuleJob(tx *store.Tx, r ExclusionRule) error {
 	var last int64
 	err := tx.QueryRow(`
 		SELECT COALESCE(MAX(track_seq), 0)
@@ -118,7 +118,7 @@ func addRuleJob(tx *store.Tx, r ExclusionRule) error {
 	if err != nil {
 		return fmt.Errorf("counting who tracks: %w", err)
 	}
-	return addJob(tx, jobRule, r.RuleID, last)
+	return s.addJob(tx, jobRule, r.RuleID, last)
 }
 
 // stepRule does one step of a rule's job, if it is still there.

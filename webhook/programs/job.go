@@ -30,13 +30,14 @@ const (
 )
 
 // addJob inserts a job, unless there is nobody to do it for.
-func addJob(tx *store.Tx, kind, subject string, last int64) error {
+func (s *Service) addJob(tx *store.Tx, kind, subject string, last int64) error {
 	if last == 0 {
 		return nil
 	}
 	if _, err := tx.Exec(`INSERT INTO program_jobs (kind, subject, last) VALUES ($1, $2, $3)`, kind, subject, last); err != nil {
 		return fmt.Errorf("adding a %s job: %w", kind, err)
 	}
+	tx.AfterCommit(s.Outbox.Wake)
 	return nil
 }
 

@@ -15,12 +15,12 @@ import (
 
 // addMatchJob notes down that a new program is to be matched against the saved
 // filters that there are now. Where there are none, an import stays cheap.
-func addMatchJob(tx *store.Tx, eventID string) error {
+func (s *Service) addMatchJob(tx *store.Tx, eventID string) error {
 	var last int64
 	if err := tx.QueryRow(`SELECT COALESCE(MAX(filter_seq), 0) FROM saved_filters`).Scan(&last); err != nil {
 		return fmt.Errorf("counting saved filters: %w", err)
 	}
-	return addJob(tx, jobMatch, eventID, last)
+	return s.addJob(tx, jobMatch, eventID, last)
 }
 
 // matchFilters matches a new program against the next rows of saved filters.

@@ -288,7 +288,7 @@ func (s *Service) create(ctx context.Context, tx *store.Tx, p program) (eventID 
 	if eventID, err = s.Outbox.Publish(ctx, tx, p.created()); err != nil {
 		return "", err
 	}
-	return eventID, addMatchJob(tx, eventID)
+	return eventID, s.addMatchJob(tx, eventID)
 }
 
 func (s *Service) update(ctx context.Context, tx *store.Tx, stored, next program) (eventID string, err error) {
