@@ -11,9 +11,11 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -91,7 +93,20 @@ type Sender struct {
 	brand     string
 	userAgent string
 	transport http.RoundTripper
+
+	mu      sync.Mutex
+	checked map[string]checkedURL // by their text
 }
+
+// checkedURL is what the guard says of a URL.
+type checkedURL struct {
+	url *url.URL // not to be changed
+	err error
+}
+
+// maxChecked is how many URLs' verdicts are remembered before all of them are
+// forgotten.
+const maxChecked = 4096
 
 // NewSender returns a sender. brand is in its header names and User-Agent.
 func NewSender(guard *Guard, brand, version string) *Sender {
@@ -158,8 +173,28 @@ func (s *Sender) Send(ctx context.Context, r Request) Result {
 	return res
 }
 
+// check judges a URL's text: the rules may have changed since it was stored. As
+// long as the process runs they do not, and a subscription's URL is the same for
+// each delivery.
+func (s *Sender) check(raw string) (*url.URL, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, ok := s.checked[raw]
+	if !ok {
+		if len(s.checked) >= maxChecked || s.checked == nil {
+			s.checked = map[string]checkedURL{}
+		}
+		if _, c.err = s.guard.CheckURL(raw); c.err == nil {
+			c.url, c.err = url.Parse(raw)
+		}
+		s.checked[raw] = c
+	}
+	return c.url, c.err
+}
+
 func (s *Sender) send(parent context.Context, r Request, now time.Time) Result {
-	if _, err := s.guard.CheckURL(r.URL); err != nil { // the rules may have changed since it was stored
+	to, err := s.check(r.URL)
+	if err != nil {
 		return failure(err, false)
 	}
 	ctx, cancel := context.WithCancelCause(parent)
@@ -178,7 +213,7 @@ func (s *Sender) send(parent context.Context, r Request, now time.Time) Result {
 		},
 		GotFirstResponseByte: func() { answering.Store(true) },
 	})
-	req, err := s.request(ctx, r, now)
+	req, err := s.request(ctx, to, r, now)
 	if err != nil {
 		return Result{Category: CategoryInternal, Detail: "the request could not be made"}
 	}
@@ -212,11 +247,12 @@ func (s *Sender) send(parent context.Context, r Request, now time.Time) Result {
 	return res
 }
 
-func (s *Sender) request(ctx context.Context, r Request, now time.Time) (*http.Request, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL, bytes.NewReader(r.Body))
+func (s *Sender) request(ctx context.Context, to *url.URL, r Request, now time.Time) (*http.Request, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "/", bytes.NewReader(r.Body))
 	if err != nil {
 		return nil, err
 	}
+	req.URL, req.Host = to, to.Host
 	sigs := sign(r.Secrets, r.EventID, now, r.Body)
 	h := req.Header
 	h.Set("Content-Type", "application/json; charset=utf-8")

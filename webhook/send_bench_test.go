@@ -48,10 +48,11 @@ func BenchmarkRequest(b *testing.B) {
 	now := time.Now()
 	b.ReportAllocs()
 	for b.Loop() {
-		if _, err := guard.CheckURL(r.URL); err != nil {
+		to, err := s.check(r.URL)
+		if err != nil {
 			b.Fatal(err)
 		}
-		if _, err := s.request(context.Background(), r, now); err != nil {
+		if _, err := s.request(context.Background(), to, r, now); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -608,3 +608,24 @@ func TestFailures(t *testing.T) {
 		wantResult(t, c.name, failure(&url.Error{Op: "Post", Err: c.err}, c.answering), 0, c.category, c.detail)
 	}
 }
+
+// What the guard has said of a URL is remembered, refusals too, up to a bound.
+func TestCheckedURLs(t *testing.T) {
+	s := newSender(t, NewGuard(GuardOptions{Ports: []uint16{443}}))
+	for range 2 {
+		if u, err := s.check("https://hooks.example.com/x?y=1"); err != nil || u.String() != "https://hooks.example.com/x?y=1" {
+			t.Errorf("%v, %v", u, err)
+		}
+		if _, err := s.check("https://127.0.0.1:22/"); err == nil {
+			t.Error("a port that is not allowed was let through")
+		}
+	}
+	if len(s.checked) != 2 {
+		t.Errorf("%d are remembered", len(s.checked))
+	}
+	for i := range maxChecked {
+		if _, err := s.check(fmt.Sprintf("https://hooks.example.com/%d", i)); err != nil || len(s.checked) > maxChecked {
+			t.Fatalf("%v; %d are remembered", err, len(s.checked))
+		}
+	}
+}

@@ -258,9 +258,9 @@ func (w *Worker) hand(works []fresh) {
 // dispatch gives due deliveries to senders, as many at a time as there are
 // slots. It is the only goroutine that touches the queue.
 func (w *Worker) dispatch(ctx, sending context.Context) {
-	var senders sync.WaitGroup
-	defer senders.Wait()
 	slots := w.opt.Concurrency
+	give, stop := w.startSenders(sending, slots)
+	defer stop()
 	look := newPacer()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -275,7 +275,7 @@ func (w *Worker) dispatch(ctx, sending context.Context) {
 				break
 			}
 			slots--
-			senders.Go(func() { w.send(sending, item) })
+			give <- item // never waits: there are as many places as slots
 		}
 		w.setTimer(timer, slots)
 		select {
@@ -296,6 +296,21 @@ func (w *Worker) dispatch(ctx, sending context.Context) {
 			look.run(func() { _, err := w.queue.scan(ctx); w.failed(ctx, "scan", err) })
 		}
 	}
+}
+
+// startSenders starts as many senders as there are slots. They stay: a goroutine
+// for each request would have to grow its stack each time.
+func (w *Worker) startSenders(sending context.Context, slots int) (give chan<- *work, stop func()) {
+	var senders sync.WaitGroup
+	given := make(chan *work, slots)
+	for range slots {
+		senders.Go(func() {
+			for item := range given {
+				w.send(sending, item)
+			}
+		})
+	}
+	return given, func() { close(given); senders.Wait() }
 }
 
 // mayGive reports whether a request may begin.
