@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 )
 
 // vector is one received request for those who write a verification: the
@@ -102,11 +103,30 @@ func vectorCases() []vectorCase {
 		{name: "an empty signature header", change: func(string) string { return "" }},
 		{name: "no words that mean anything", change: func(string) string { return ",= ;é" }},
 		{name: "a signature in letters that are not ASCII", change: func(v string) string { return strings.NewReplacer("a", "ä", "b", "あ", "c", "é").Replace(v) }},
+		{name: "a signature that is cut short", change: func(v string) string { return v[:len(v)-4] }},
+		{name: "a signature and more", change: func(v string) string { return v + "0000" }},
+		{name: "a signature of which the last four are wrong", change: func(v string) string { return v[:len(v)-4] + "0000" }},
+		{name: "a signature in the other case", change: vectorSwapCase},
 		{name: "only a signature of the unknown scheme v0", change: func(v string) string { return strings.ReplaceAll(v, "v1", "v0") }},
 		{name: "Japanese", body: `{"data":{"primary_name":"省エネ設備更新補助金 <&> 𠮷 é"}}`, accept: true},
 		{name: "spaces that another JSON library would not write", body: vectorSpaced, accept: true},
 		{name: "the same JSON without the spaces", body: vectorSpaced, received: `{"version":"v1","data":{"amount":1.5,"name":"省/"}}`},
 	}
+}
+
+// vectorSwapCase makes capitals of the signature's small letters, and the other
+// way round.
+func vectorSwapCase(v string) string {
+	at := strings.LastIndexAny(v, "=,") + 1
+	if strings.HasSuffix(v, "=") { // base64
+		at = strings.LastIndex(v, ",") + 1
+	}
+	return v[:at] + strings.Map(func(r rune) rune {
+		if unicode.IsLower(r) {
+			return unicode.ToUpper(r)
+		}
+		return unicode.ToLower(r)
+	}, v[at:])
 }
 
 func (c vectorCase) vector(f vectorFamily) vector {

@@ -9,7 +9,6 @@ something that speaks HTTPS stands in front of it.
 """
 
 import argparse
-import datetime
 import http.server
 import json
 import os
@@ -27,10 +26,13 @@ CREATE TABLE IF NOT EXISTS inbox (
     body     TEXT NOT NULL,
     done     INTEGER NOT NULL DEFAULT 0
 );
-CREATE TABLE IF NOT EXISTS programs (
-    unified_id TEXT PRIMARY KEY,
-    as_of      REAL NOT NULL,   -- created_at of the event, unix seconds
-    checksum   TEXT
+CREATE TABLE IF NOT EXISTS to_read (
+    unified_id TEXT PRIMARY KEY -- programs to read anew
+);
+CREATE TABLE IF NOT EXISTS model_keys (
+    key_id  TEXT PRIMARY KEY,
+    status  TEXT NOT NULL,
+    version INTEGER NOT NULL
 );
 CREATE TABLE IF NOT EXISTS bookings (
     source_id TEXT PRIMARY KEY, -- what caused it: one booking for each, whatever comes twice
@@ -55,9 +57,13 @@ class Receiver(http.server.BaseHTTPRequestHandler):
             return self.answer(401)
         # 2. Store, under a unique id. The commit is on the disk when this returns.
         event_id = json.loads(body)["event_id"]
-        with connect(self.server.database) as db:
-            db.execute("INSERT OR IGNORE INTO inbox (event_id, body) VALUES (?, ?)", (event_id, body.decode()))
-        db.close()
+        try:
+            db = connect(self.server.database)
+            with db:
+                db.execute("INSERT OR IGNORE INTO inbox (event_id, body) VALUES (?, ?)", (event_id, body.decode()))
+            db.close()
+        except sqlite3.Error:
+            return self.answer(503)  # it will come again
         # 3. Answer. A repeated event is accepted, too: it is stored already.
         self.answer(204)
         # 4. Work afterwards.
@@ -91,25 +97,25 @@ def work(database, wake):
 
 
 def apply(db, event):
+    """What an event means to you. It must not matter in which order events come."""
     data = event["data"]
     kind = event.get("event_type") or event["type"]  # envelope v1, v2
     if kind in ("program.created", "program.updated"):
-        apply_program(db, event, data)
+        # It says that something changed. What it is now, read from the API.
+        db.execute("INSERT OR IGNORE INTO to_read (unified_id) VALUES (?)", (data["unified_id"],))
+    elif kind == "key.status_changed":
+        # Only what is newer: an older event may come later.
+        db.execute(
+            "INSERT INTO model_keys (key_id, status, version) VALUES (?, ?, ?) ON CONFLICT (key_id) DO UPDATE"
+            " SET status = excluded.status, version = excluded.version WHERE excluded.version > version",
+            (data["key_id"], data["current_status"], data["version"]),
+        )
     elif kind == "credit.adjustment_posted":
-        row = (data["source_id"], data["amount"], data["currency"])
-        db.execute("INSERT OR IGNORE INTO bookings (source_id, amount, currency) VALUES (?, ?, ?)", row)
-
-
-def apply_program(db, event, data):
-    """Keeps what is newest: events come in any order."""
-    at = datetime.datetime.fromisoformat(event.get("created_at") or event["occurred_at"].replace("Z", "+00:00")).timestamp()
-    known = db.execute("SELECT as_of, checksum FROM programs WHERE unified_id = ?", (data["unified_id"],)).fetchone()
-    if known and at < known[0]:
-        return  # older than what is here
-    if known and at == known[0] and data.get("previous_checksum") != known[1]:
-        return  # of the same second, and not what comes next
-    row = (data["unified_id"], at, data.get("current_checksum"))
-    db.execute("INSERT OR REPLACE INTO programs (unified_id, as_of, checksum) VALUES (?, ?, ?)", row)
+        # Keyed by what caused it, not by the event.
+        db.execute(
+            "INSERT OR IGNORE INTO bookings (source_id, amount, currency) VALUES (?, ?, ?)",
+            (data["source_id"], data["amount"], data["currency"]),
+        )
 
 
 def main():
