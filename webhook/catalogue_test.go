@@ -14,7 +14,7 @@ import (
 	"jpintel/store"
 )
 
-var update = flags.Bool("update", false, "write testdata/golden/events.json anew")
+var update = flags.Bool("update", false, "write the goldens anew")
 
 // contract is the catalogue as docs/delivery-contract.md promises it: a change
 // here breaks customers.
