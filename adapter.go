@@ -20,7 +20,8 @@ import (
 	"jpintel/webhook"
 )
 
-// maxBody is the most bytes that a JSON body may have.
+// maxBody is the most bytes that a JSON body may have, where the request does
+// not say another number in its MaxBody method.
 const maxBody = 64 << 10
 
 // call is one API call on its way to its endpoint.
@@ -40,6 +41,7 @@ type handler func(*call) error
 //	bind:"customer"   the authenticated customer
 //	path:"id"         a parameter of the path
 //	query:"limit"     a parameter of the query
+//	header:"X-Name"   a header
 //	body:"raw"        the JSON body as it is
 //	json:"url"        a member of the JSON body
 //
@@ -71,7 +73,11 @@ func (c *call) bind(req reflect.Value) error {
 	if len(members) == 0 && !raw.IsValid() {
 		return nil
 	}
-	body, err := c.body()
+	limit := int64(maxBody)
+	if r, ok := req.Interface().(interface{ MaxBody() int64 }); ok {
+		limit = r.MaxBody()
+	}
+	body, err := c.body(limit)
 	if err != nil {
 		return err
 	}
@@ -99,6 +105,12 @@ func (c *call) bindFields(req reflect.Value, members map[string]reflect.Value, r
 			if err := setQuery(value, tag.Get("query"), c.r.URL.Query().Get(tag.Get("query"))); err != nil {
 				return err
 			}
+		case tag.Get("header") != "":
+			text, err := c.headerValue(tag.Get("header"))
+			if err != nil {
+				return err
+			}
+			value.SetString(text)
 		case tag.Get("body") == "raw":
 			*raw = value
 		case tag.Get("json") != "-" && tag.Get("json") != "":
@@ -107,6 +119,20 @@ func (c *call) bindFields(req reflect.Value, members map[string]reflect.Value, r
 		}
 	}
 	return nil
+}
+
+// headerValue is the one value of a header; "" where it is not sent.
+func (c *call) headerValue(name string) (string, error) {
+	switch values := c.r.Header.Values(name); {
+	case len(values) == 0:
+		return "", nil
+	case len(values) > 1:
+		return "", store.Errorf(store.CodeInvalid, "%s: there twice", name)
+	case values[0] == "":
+		return "", store.Errorf(store.CodeInvalid, "%s: empty", name)
+	default:
+		return values[0], nil
+	}
 }
 
 func setQuery(value reflect.Value, name, text string) error {
@@ -125,14 +151,15 @@ func setQuery(value reflect.Value, name, text string) error {
 	return nil
 }
 
-// body reads a JSON body. A missing content type is taken for JSON.
-func (c *call) body() ([]byte, error) {
+// body reads a JSON body of so many bytes at most. A missing content type is
+// taken for JSON.
+func (c *call) body(limit int64) ([]byte, error) {
 	if err := wantContentType(c.r, "application/json"); err != nil {
 		return nil, err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, store.Errorf(store.CodeTooLarge, "the body has more than %d bytes", maxBody)
+		return nil, store.Errorf(store.CodeTooLarge, "the body has more than %d bytes", limit)
 	}
 	if err != nil {
 		return nil, store.Errorf(store.CodeInvalid, "the body ended early")

@@ -159,13 +159,17 @@ type keysRekeyCmd struct{}
 // afterwards the old one can go.
 func (keysRekeyCmd) Run(ctx context.Context, a *app) error {
 	return a.withDB(ctx, func(db *store.DB) error {
-		resealed, err := webhook.Rekey(ctx, db)
+		secrets, err := webhook.Rekey(ctx, db)
+		if err != nil {
+			return err
+		}
+		answers, err := store.RekeyAnswers(ctx, db)
 		if err != nil {
 			return err
 		}
 		if err := db.Write(ctx, store.RekeyCheck); err != nil {
 			return err
 		}
-		return show(a, map[string]int{"resealed": resealed})
+		return show(a, map[string]int{"resealed": secrets + answers})
 	})
 }
