@@ -113,12 +113,28 @@ func (c *call) bindFields(req reflect.Value, members map[string]reflect.Value, r
 			value.SetString(text)
 		case tag.Get("body") == "raw":
 			*raw = value
-		case tag.Get("json") != "-" && tag.Get("json") != "":
-			name, _, _ := strings.Cut(tag.Get("json"), ",")
-			members[name] = value
+		case memberName(tag) != "":
+			members[memberName(tag)] = value
 		}
 	}
 	return nil
+}
+
+// memberName is the member of a JSON body that a field is bound to; "": none.
+func memberName(tag reflect.StructTag) string {
+	name, _, _ := strings.Cut(tag.Get("json"), ",")
+	return strings.TrimPrefix(name, "-")
+}
+
+// decodeRequest reads a body into a request, as an API call does.
+func decodeRequest[Req any](body []byte, req *Req) error {
+	members, value := map[string]reflect.Value{}, reflect.ValueOf(req).Elem()
+	for i := range value.NumField() {
+		if name := memberName(value.Type().Field(i).Tag); name != "" {
+			members[name] = value.Field(i)
+		}
+	}
+	return decodeObject(body, members)
 }
 
 // headerValue is the one value of a header; "" where it is not sent.
@@ -214,6 +230,10 @@ func decodeObject(body []byte, members map[string]reflect.Value) error {
 }
 
 func decodeMember(name string, raw json.RawMessage, member reflect.Value) error {
+	if as, ok := member.Addr().Interface().(*json.RawMessage); ok {
+		*as = raw
+		return nil
+	}
 	err := json.Unmarshal(raw, member.Addr().Interface())
 	if err == nil || store.CodeOf(err) != "" {
 		return err

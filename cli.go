@@ -29,7 +29,7 @@ type commands struct {
 	Customers     customersCmd    `cmd:"" help:"Customers: add, list, show, set-tier."`
 	Keys          keysCmd         `cmd:"" help:"API keys: create, list, revoke; secrets: rekey."`
 	Programs      programsCmd     `cmd:"" help:"Programs: import."`
-	Events        eventsCmd       `cmd:"" help:"Events: list, show."`
+	Events        eventsCmd       `cmd:"" help:"Events: list, show, publish."`
 	Subscriptions subscriptionCmd `cmd:"" help:"Subscriptions: list, show."`
 	Deliveries    deliveriesCmd   `cmd:"" help:"Deliveries: list, show."`
 	KillSwitch    killSwitchCmd   `cmd:"" help:"Stop every webhook request, or let them go on: status, on, off."`

@@ -103,6 +103,7 @@ func (a *api) routes() []route {
 		{"POST", "/v1/admin/programs", admin, a.importPrograms},
 		{"POST", "/v1/admin/adoptions", admin, endpoint(p.AddAdoption)},
 		{"POST", "/v1/admin/exclusion-rules", admin, endpoint(p.AddExclusionRule)},
+		{"POST", "/v1/admin/events", admin, endpoint(w.PublishEvent)},
 	}
 }
 

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"jpintel/store"
 )
 
 // Duration is a time span that reads and writes as people do: 30s, 12h, 30d.
@@ -48,3 +50,12 @@ func (d Duration) String() string {
 
 // MarshalJSON writes it as its string.
 func (d Duration) MarshalJSON() ([]byte, error) { return json.Marshal(d.String()) }
+
+// parseTime reads a time as the API takes it.
+func parseTime(field, text string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, store.Errorf(store.CodeInvalid, "%s: want a time like 2026-05-14T09:00:00+09:00", field)
+	}
+	return at, nil
+}
