@@ -2,17 +2,20 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 
 	"jpintel/store"
 	"jpintel/webhook"
 )
 
 type customersCmd struct {
-	Add     customersAddCmd     `cmd:"" help:"Add a customer. The same id with the same values again is fine."`
-	List    customersListCmd    `cmd:"" help:"List customers."`
-	Show    customersShowCmd    `cmd:"" help:"Show one customer."`
-	SetTier customersSetTierCmd `cmd:"" help:"Move a customer to the free or the paid tier."`
+	Add      customersAddCmd      `cmd:"" help:"Add a customer. The same id with the same values again is fine."`
+	List     customersListCmd     `cmd:"" help:"List customers."`
+	Show     customersShowCmd     `cmd:"" help:"Show one customer."`
+	SetTier  customersSetTierCmd  `cmd:"" help:"Move a customer to the free or the paid tier."`
+	SetLimit customersSetLimitCmd `cmd:"" help:"Change how many API calls a customer may make a day."`
 }
 
 type customersAddCmd struct {
@@ -96,6 +99,29 @@ func (c *customersSetTierCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		return show(a, moved)
+	})
+}
+
+type customersSetLimitCmd struct {
+	ID    string `arg:"" help:"The customer's id."`
+	Limit string `arg:"" help:"API calls a day, or none."`
+}
+
+// Run changes a customer's daily limit.
+func (c *customersSetLimitCmd) Run(ctx context.Context, a *app) error {
+	var calls int64
+	if c.Limit != "none" {
+		var err error
+		if calls, err = strconv.ParseInt(c.Limit, 10, 64); err != nil || calls < 1 {
+			return usageError{errors.New("limit: want a positive number of calls a day, or none")}
+		}
+	}
+	return a.withWebhooks(ctx, func(s *webhook.Service) error {
+		changed, err := s.SetDailyLimit(ctx, webhook.LimitRequest{CustomerID: c.ID, DailyLimit: webhook.NewLimit(calls)})
+		if err != nil {
+			return err
+		}
+		return show(a, changed)
 	})
 }
 

@@ -59,3 +59,18 @@ func parseTime(field, text string) (time.Time, error) {
 	}
 	return at, nil
 }
+
+// pastTime reads the time of something that has happened; zero where none is
+// given. Clocks may differ by what receivers of webhooks allow for, too.
+func pastTime(field, text string, now time.Time) (at time.Time, err error) {
+	if text == "" {
+		return at, nil
+	}
+	if at, err = parseTime(field, text); err != nil {
+		return at, err
+	}
+	if at.After(now.Add(Tolerance)) {
+		return at, store.Errorf(store.CodeInvalid, "%s: more than %s in the future", field, Duration(Tolerance))
+	}
+	return at, nil
+}

@@ -18,9 +18,9 @@ const (
 	// maxPublishBody is the most bytes of a call that publishes an event: data
 	// of maxData, attributes, and white space that is not stored.
 	maxPublishBody = 128 << 10
-	// maxEventID is the longest subject id or correlation id that is taken, in
+	// maxGivenID is the longest subject id or correlation id that is taken, in
 	// bytes.
-	maxEventID = 256
+	maxGivenID = 256
 )
 
 // PublishRequest is an event of another system of the operator's.
@@ -106,10 +106,10 @@ func (r PublishRequest) event(now time.Time) (e newEvent, err error) {
 		return e, err
 	}
 	e.customer, e.correlationID = r.CustomerID, r.CorrelationID
-	if err := checkEventID("correlation_id", r.CorrelationID); err != nil {
+	if err := checkGivenID("correlation_id", r.CorrelationID); err != nil {
 		return e, err
 	}
-	if e.occurred, err = r.occurred(now); err != nil {
+	if e.occurred, err = pastTime("occurred_at", r.OccurredAt, now); err != nil {
 		return e, err
 	}
 	var members map[string]any
@@ -140,21 +140,6 @@ func (r PublishRequest) entry() (*EventType, error) {
 		return nil, store.Errorf(store.CodeInvalid, "subject.type: the subject of %s is a %s", r.Type, entry.Subject)
 	}
 	return entry, nil
-}
-
-// occurred is when it happened; zero: in the transaction. Clocks may differ by
-// what receivers allow for, too.
-func (r PublishRequest) occurred(now time.Time) (at time.Time, err error) {
-	if r.OccurredAt == "" {
-		return at, nil
-	}
-	if at, err = parseTime("occurred_at", r.OccurredAt); err != nil {
-		return at, err
-	}
-	if at.After(now.Add(Tolerance)) {
-		return at, store.Errorf(store.CodeInvalid, "occurred_at: more than %s in the future", Duration(Tolerance))
-	}
-	return at, nil
 }
 
 // data returns the bytes that are stored and what is in them: an object that
@@ -225,7 +210,7 @@ func (r PublishRequest) checkCustomer(entry *EventType, members map[string]any) 
 // subjectID is the id that was given, or the one that data has.
 func (r PublishRequest) subjectID(entry *EventType, members map[string]any) (string, error) {
 	if r.Subject.ID != "" {
-		return r.Subject.ID, checkEventID("subject.id", r.Subject.ID)
+		return r.Subject.ID, checkGivenID("subject.id", r.Subject.ID)
 	}
 	var parts []string
 	for _, name := range entry.subject {
@@ -235,10 +220,10 @@ func (r PublishRequest) subjectID(entry *EventType, members map[string]any) (str
 	return strings.Join(parts, ":"), nil
 }
 
-// checkEventID checks an id of the publisher's.
-func checkEventID(field, id string) error {
-	if len(id) > maxEventID || strings.ContainsFunc(id, unicode.IsControl) || !utf8.ValidString(id) {
-		return store.Errorf(store.CodeInvalid, "%s: want at most %d bytes without control characters", field, maxEventID)
+// checkGivenID checks an id of the publisher's.
+func checkGivenID(field, id string) error {
+	if len(id) > maxGivenID || strings.ContainsFunc(id, unicode.IsControl) || !utf8.ValidString(id) {
+		return store.Errorf(store.CodeInvalid, "%s: want at most %d bytes without control characters", field, maxGivenID)
 	}
 	return nil
 }
