@@ -20,8 +20,8 @@ import (
 	"jpintel/webhook"
 )
 
-// maxBody is the most bytes that a JSON body may have, where the request does
-// not say another number in its MaxBody method.
+// maxBody is the most bytes that a JSON body may have, unless its endpoint says
+// otherwise.
 const maxBody = 64 << 10
 
 // call is one API call on its way to its endpoint.
@@ -45,7 +45,8 @@ type handler func(*call) error
 //	body:"raw"        the JSON body as it is
 //	json:"url"        a member of the JSON body
 //
-// The answer is JSON with status 200, or what its HTTPStatus method says.
+// A body may have maxBody bytes, or what the request's MaxBody method says. The
+// answer is JSON with status 200, or what its HTTPStatus method says.
 func endpoint[Req, Resp any](fn func(context.Context, Req) (Resp, error)) handler {
 	return func(c *call) error {
 		var req Req

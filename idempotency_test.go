@@ -1,6 +1,7 @@
 package main
 
 import (
+	"database/sql"
 	"maps"
 	"net/http"
 	"slices"
@@ -94,4 +95,30 @@ func TestIdempotencyKeyHeader(t *testing.T) {
 		wrong.refused("POST", subscribePath, body, 400, c.detail)
 	}
 	cus.once(strings.Repeat("k", 255)).call("POST", subscribePath, body, 201)
+}
+
+// The server forgets keys that are over their time, and only those.
+func TestServerForgetsKeys(t *testing.T) {
+	s := newServer(t)
+	s.customer("cus_a", "paid")
+	for _, key := range []string{"old", "new"} {
+		s.publish(key, `{"customer_id":"cus_a",`+finalized+`}`)
+	}
+	s.stop()
+	file, err := sql.Open("sqlite", s.env["JPINTEL_DB"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := file.Exec(`UPDATE idempotency_keys SET created_at_ms = created_at_ms - 86400000 WHERE key_seq = 1`); err != nil {
+		t.Fatal(err)
+	}
+	s.start()
+	eventually(t, func() bool {
+		var left string
+		if err := file.QueryRow(`SELECT group_concat(key_seq) FROM idempotency_keys`).Scan(&left); err != nil {
+			t.Fatal(err)
+		}
+		return left == "2"
+	})
 }
