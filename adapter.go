@@ -20,7 +20,8 @@ import (
 	"jpintel/webhook"
 )
 
-// maxBody is the most bytes that a JSON body may have.
+// maxBody is the most bytes that a JSON body may have, unless its endpoint says
+// otherwise.
 const maxBody = 64 << 10
 
 // call is one API call on its way to its endpoint.
@@ -40,10 +41,12 @@ type handler func(*call) error
 //	bind:"customer"   the authenticated customer
 //	path:"id"         a parameter of the path
 //	query:"limit"     a parameter of the query
+//	header:"X-Name"   a header
 //	body:"raw"        the JSON body as it is
 //	json:"url"        a member of the JSON body
 //
-// The answer is JSON with status 200, or what its HTTPStatus method says.
+// A body may have maxBody bytes, or what the request's MaxBody method says. The
+// answer is JSON with status 200, or what its HTTPStatus method says.
 func endpoint[Req, Resp any](fn func(context.Context, Req) (Resp, error)) handler {
 	return func(c *call) error {
 		var req Req
@@ -71,7 +74,11 @@ func (c *call) bind(req reflect.Value) error {
 	if len(members) == 0 && !raw.IsValid() {
 		return nil
 	}
-	body, err := c.body()
+	limit := int64(maxBody)
+	if r, ok := req.Interface().(interface{ MaxBody() int64 }); ok {
+		limit = r.MaxBody()
+	}
+	body, err := c.body(limit)
 	if err != nil {
 		return err
 	}
@@ -99,14 +106,50 @@ func (c *call) bindFields(req reflect.Value, members map[string]reflect.Value, r
 			if err := setQuery(value, tag.Get("query"), c.r.URL.Query().Get(tag.Get("query"))); err != nil {
 				return err
 			}
+		case tag.Get("header") != "":
+			text, err := c.headerValue(tag.Get("header"))
+			if err != nil {
+				return err
+			}
+			value.SetString(text)
 		case tag.Get("body") == "raw":
 			*raw = value
-		case tag.Get("json") != "-" && tag.Get("json") != "":
-			name, _, _ := strings.Cut(tag.Get("json"), ",")
-			members[name] = value
+		case memberName(tag) != "":
+			members[memberName(tag)] = value
 		}
 	}
 	return nil
+}
+
+// memberName is the member of a JSON body that a field is bound to; "": none.
+func memberName(tag reflect.StructTag) string {
+	name, _, _ := strings.Cut(tag.Get("json"), ",")
+	return strings.TrimPrefix(name, "-")
+}
+
+// decodeRequest reads a body into a request, as an API call does.
+func decodeRequest[Req any](body []byte, req *Req) error {
+	members, value := map[string]reflect.Value{}, reflect.ValueOf(req).Elem()
+	for i := range value.NumField() {
+		if name := memberName(value.Type().Field(i).Tag); name != "" {
+			members[name] = value.Field(i)
+		}
+	}
+	return decodeObject(body, members)
+}
+
+// headerValue is the one value of a header; "" where it is not sent.
+func (c *call) headerValue(name string) (string, error) {
+	switch values := c.r.Header.Values(name); {
+	case len(values) == 0:
+		return "", nil
+	case len(values) > 1:
+		return "", store.Errorf(store.CodeInvalid, "%s: there twice", name)
+	case values[0] == "":
+		return "", store.Errorf(store.CodeInvalid, "%s: empty", name)
+	default:
+		return values[0], nil
+	}
 }
 
 func setQuery(value reflect.Value, name, text string) error {
@@ -125,14 +168,15 @@ func setQuery(value reflect.Value, name, text string) error {
 	return nil
 }
 
-// body reads a JSON body. A missing content type is taken for JSON.
-func (c *call) body() ([]byte, error) {
+// body reads a JSON body of so many bytes at most. A missing content type is
+// taken for JSON.
+func (c *call) body(limit int64) ([]byte, error) {
 	if err := wantContentType(c.r, "application/json"); err != nil {
 		return nil, err
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, store.Errorf(store.CodeTooLarge, "the body has more than %d bytes", maxBody)
+		return nil, store.Errorf(store.CodeTooLarge, "the body has more than %d bytes", limit)
 	}
 	if err != nil {
 		return nil, store.Errorf(store.CodeInvalid, "the body ended early")
@@ -187,6 +231,10 @@ func decodeObject(body []byte, members map[string]reflect.Value) error {
 }
 
 func decodeMember(name string, raw json.RawMessage, member reflect.Value) error {
+	if as, ok := member.Addr().Interface().(*json.RawMessage); ok {
+		*as = raw
+		return nil
+	}
 	err := json.Unmarshal(raw, member.Addr().Interface())
 	if err == nil || store.CodeOf(err) != "" {
 		return err

@@ -2,17 +2,20 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 
 	"jpintel/store"
 	"jpintel/webhook"
 )
 
 type customersCmd struct {
-	Add     customersAddCmd     `cmd:"" help:"Add a customer. The same id with the same values again is fine."`
-	List    customersListCmd    `cmd:"" help:"List customers."`
-	Show    customersShowCmd    `cmd:"" help:"Show one customer."`
-	SetTier customersSetTierCmd `cmd:"" help:"Move a customer to the free or the paid tier."`
+	Add      customersAddCmd      `cmd:"" help:"Add a customer. The same id with the same values again is fine."`
+	List     customersListCmd     `cmd:"" help:"List customers."`
+	Show     customersShowCmd     `cmd:"" help:"Show one customer."`
+	SetTier  customersSetTierCmd  `cmd:"" help:"Move a customer to the free or the paid tier."`
+	SetLimit customersSetLimitCmd `cmd:"" help:"Change how many API calls a customer may make a day."`
 }
 
 type customersAddCmd struct {
@@ -99,6 +102,29 @@ func (c *customersSetTierCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
+type customersSetLimitCmd struct {
+	ID    string `arg:"" help:"The customer's id."`
+	Limit string `arg:"" help:"API calls a day, or none."`
+}
+
+// Run changes a customer's daily limit.
+func (c *customersSetLimitCmd) Run(ctx context.Context, a *app) error {
+	var calls int64
+	if c.Limit != "none" {
+		var err error
+		if calls, err = strconv.ParseInt(c.Limit, 10, 64); err != nil || calls < 1 {
+			return usageError{errors.New("limit: want a positive number of calls a day, or none")}
+		}
+	}
+	return a.withWebhooks(ctx, func(s *webhook.Service) error {
+		changed, err := s.SetDailyLimit(ctx, webhook.LimitRequest{CustomerID: c.ID, DailyLimit: webhook.NewLimit(calls)})
+		if err != nil {
+			return err
+		}
+		return show(a, changed)
+	})
+}
+
 type keysCmd struct {
 	Create keysCreateCmd `cmd:"" help:"Make an API key for a customer. It is shown this once."`
 	List   keysListCmd   `cmd:"" help:"List a customer's API keys."`
@@ -159,13 +185,17 @@ type keysRekeyCmd struct{}
 // afterwards the old one can go.
 func (keysRekeyCmd) Run(ctx context.Context, a *app) error {
 	return a.withDB(ctx, func(db *store.DB) error {
-		resealed, err := webhook.Rekey(ctx, db)
+		secrets, err := webhook.Rekey(ctx, db)
+		if err != nil {
+			return err
+		}
+		answers, err := store.RekeyAnswers(ctx, db)
 		if err != nil {
 			return err
 		}
 		if err := db.Write(ctx, store.RekeyCheck); err != nil {
 			return err
 		}
-		return show(a, map[string]int{"resealed": resealed})
+		return show(a, map[string]int{"resealed": secrets + answers})
 	})
 }

@@ -2,8 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 
 	"jpintel/store"
@@ -72,8 +74,9 @@ func (a *app) importFile(ctx context.Context, service *programs.Service, name st
 }
 
 type eventsCmd struct {
-	List eventsListCmd `cmd:"" help:"List events in commit order."`
-	Show eventsShowCmd `cmd:"" help:"Show one event."`
+	List    eventsListCmd    `cmd:"" help:"List events in commit order."`
+	Show    eventsShowCmd    `cmd:"" help:"Show one event."`
+	Publish eventsPublishCmd `cmd:"" help:"Publish an event of another system: one JSON object, as POST /v1/admin/events takes it."`
 }
 
 type eventsListCmd struct {
@@ -112,6 +115,47 @@ func (c *eventsShowCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		return show(a, e)
+	})
+}
+
+type eventsPublishCmd struct {
+	File           string `arg:"" help:"The file; - is standard input."`
+	IdempotencyKey string `help:"The same key again within 24 hours is the same event. Default: made from the file's content."`
+}
+
+// Run publishes an event. Running it again on the same file is harmless, since
+// the key follows from the content; another event with the same content needs a
+// key of its own.
+func (c *eventsPublishCmd) Run(ctx context.Context, a *app) error {
+	in := io.NopCloser(a.stdin)
+	if c.File != "-" {
+		file, err := os.Open(c.File)
+		if err != nil {
+			return err
+		}
+		in = file
+	}
+	defer in.Close()
+	var r webhook.PublishRequest
+	body, err := io.ReadAll(io.LimitReader(in, r.MaxBody()+1))
+	if err != nil {
+		return err
+	}
+	if int64(len(body)) > r.MaxBody() {
+		return store.Errorf(store.CodeTooLarge, "%s has more than %d bytes", c.File, r.MaxBody())
+	}
+	if err := decodeRequest(body, &r); err != nil {
+		return err
+	}
+	if r.IdempotencyKey = c.IdempotencyKey; r.IdempotencyKey == "" {
+		r.IdempotencyKey = fmt.Sprintf("sha256-%x", sha256.Sum256(body))
+	}
+	return a.withWebhooks(ctx, func(s *webhook.Service) error {
+		published, err := s.PublishEvent(ctx, r)
+		if err != nil {
+			return err
+		}
+		return show(a, published)
 	})
 }
 

@@ -213,6 +213,14 @@ func (s *secServer) subscribe(t *testing.T, key, url string, events ...string) (
 	return sub
 }
 
+// subscribeOnce is subscribe to program.created with an Idempotency-Key.
+func (s *secServer) subscribeOnce(t *testing.T, key, idempotencyKey, url string) (sub secSubscription) {
+	t.Helper()
+	s.must(t, &sub, "POST", "/v1/webhooks/subscribe", map[string]any{"url": url, "events": []string{"program.created"}},
+		"X-API-Key", key, "Idempotency-Key", idempotencyKey)
+	return sub
+}
+
 // publish makes a program, of which every subscription to program.created hears.
 func (s *secServer) publish(t *testing.T, id string) {
 	t.Helper()
@@ -428,6 +436,10 @@ func TestSecretsStaySecret(t *testing.T) {
 	for i, e := range echoes {
 		key := keys[i/2]
 		subs[i] = s.subscribe(t, key, e.url, "program.created")
+		if i == len(echoes)-1 { // an API key where it does not belong, too
+			s.must(t, nil, "DELETE", "/v1/webhooks/subscriptions/"+subs[i].SubscriptionID, nil, "X-API-Key", key)
+			subs[i] = s.subscribeOnce(t, key, key, e.url)
+		}
 		e.give(secrets.add("signing secret", subs[i].SigningSecret), key, "Authorization: Bearer "+s.token)
 	}
 	s.publish(t, "UNI-secret-1")
@@ -458,13 +470,16 @@ func TestSecretsStaySecret(t *testing.T) {
 		t.Errorf("opened without the old key: %s", out)
 	}
 	s2 := secStart(t, dir, environment(next+","+old)...)
-	if out := command(next+","+old, "keys", "rekey", "--json"); !strings.Contains(out, `{"resealed":3}`) {
+	if out := command(next+","+old, "keys", "rekey", "--json"); !strings.Contains(out, `{"resealed":5}`) {
 		t.Errorf("rekey: %s", out)
 	}
 	s2.stop(t)
 	s3 := secStart(t, dir, environment(next)...)
 	s3.publish(t, "UNI-secret-2")
 	healthy := len(echoes) - 1
+	if again := s3.subscribeOnce(t, keys[healthy/2], keys[healthy/2], echoes[healthy].url); again != subs[healthy] {
+		t.Error("the same subscribe again, under the new master key, is not given the first answer")
+	}
 	secUntil(t, "the third request", func() bool { headers, _ := echoes[healthy].requests(); return len(headers) == 3 })
 	s3.stop(t)
 	headers, bodies := echoes[healthy].requests()

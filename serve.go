@@ -77,7 +77,10 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 	worker := webhook.NewWorker(db, outbox, sender, log, webhook.WorkerOptions{
 		Schedule: a.config.schedule(), Concurrency: a.config.Concurrency, EndpointConcurrency: a.config.EndpointConcurrency,
 		Rate: a.config.Rate, Cap: service.Cap, DeadLetterLimit: a.config.DeadLetterLimit, Tick: time.Duration(a.config.Tick), Drain: drain,
-		Retention: time.Duration(a.config.Retention), EventRetention: time.Duration(a.config.EventRetention), Steps: []func(context.Context) (bool, error){state.Step},
+		Retention: time.Duration(a.config.Retention), EventRetention: time.Duration(a.config.EventRetention), Steps: []func(context.Context) (bool, error){
+			state.Step,
+			func(ctx context.Context) (bool, error) { return store.ForgetKeys(ctx, db) },
+		},
 	})
 	service.Changed = worker.Forget
 	server := &api{

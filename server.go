@@ -98,11 +98,14 @@ func (a *api) routes() []route {
 		{"DELETE", "/v1/tracked-programs/:unified_id", customer, endpoint(p.UntrackProgram)},
 
 		{"POST", "/v1/admin/customers", admin, endpoint(a.createCustomer)},
+		{"PATCH", "/v1/admin/customers/:id", admin, endpoint(w.SetDailyLimit)},
 		{"POST", "/v1/admin/customers/:id/keys", admin, endpoint(a.createKey)},
 		{"PUT", "/v1/admin/programs/:unified_id", admin, endpoint(p.PutProgram)},
 		{"POST", "/v1/admin/programs", admin, a.importPrograms},
 		{"POST", "/v1/admin/adoptions", admin, endpoint(p.AddAdoption)},
 		{"POST", "/v1/admin/exclusion-rules", admin, endpoint(p.AddExclusionRule)},
+		{"POST", "/v1/admin/usage", admin, endpoint(w.AddUsage)},
+		{"POST", "/v1/admin/events", admin, endpoint(w.PublishEvent)},
 	}
 }
 

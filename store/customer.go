@@ -49,10 +49,12 @@ func (c Customer) validate() error {
 		}
 	}
 	if c.DailyLimit < 0 {
-		return Errorf(CodeInvalid, "daily_limit: want a positive number of calls a day, or none")
+		return errDailyLimit
 	}
 	return nil
 }
+
+var errDailyLimit = Errorf(CodeInvalid, "daily_limit: want a positive number of calls a day, or none")
 
 // CreateCustomer adds a customer. The same id again with the same values is
 // the same customer, and created is false; with other values it is a conflict.
@@ -129,6 +131,43 @@ func SetTier(tx *Tx, id string, tier Tier) (changed bool, err error) {
 		return false, fmt.Errorf("setting the tier: %w", err)
 	}
 	return n == 1, nil
+}
+
+// Quota is what a customer may call a day.
+type Quota struct {
+	CustomerID string
+	Tier       Tier
+	DailyLimit int64 // calls; 0: no limit
+	Version    int64 // rises with each change of DailyLimit
+}
+
+// GetQuota reads a customer's quota.
+func GetQuota(q Querier, id string) (Quota, error) {
+	quota := Quota{CustomerID: id}
+	err := q.QueryRow(`SELECT tier, COALESCE(daily_limit, 0), limit_version FROM customers WHERE customer_id = $1`, id).
+		Scan(&quota.Tier, &quota.DailyLimit, &quota.Version)
+	if errors.Is(err, sql.ErrNoRows) {
+		return quota, Errorf(CodeNotFound, "customer %s not found", id)
+	}
+	if err != nil {
+		return quota, fmt.Errorf("reading the quota: %w", err)
+	}
+	return quota, nil
+}
+
+// SetDailyLimit changes a customer's daily limit, 0 to none, and returns the
+// quota as it is then. The limit that there is already is no change. What hangs
+// on it is for the caller to do in the same transaction.
+func SetDailyLimit(tx *Tx, id string, calls int64) (Quota, error) {
+	if calls < 0 {
+		return Quota{}, errDailyLimit
+	}
+	if _, err := tx.Exec(`
+		UPDATE customers SET daily_limit = $1, limit_version = limit_version + 1 WHERE customer_id = $2 AND COALESCE(daily_limit, 0) <> $3`,
+		Nullable(calls), id, calls); err != nil {
+		return Quota{}, fmt.Errorf("setting the daily limit: %w", err)
+	}
+	return GetQuota(tx, id)
 }
 
 // SetOptOut notes that a customer has stopped all webhooks, or that this has

@@ -3,6 +3,7 @@ package webhook
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -59,7 +60,9 @@ type EventType struct {
 	Schema      json.RawMessage `json:"schema"`  // JSON Schema (2020-12) of data
 	Example     json.RawMessage `json:"example"` // of data
 
-	fields  fields
+	fields fields
+	// subject names the members of data that are the subject's id, joined by ":".
+	subject []string
 	example Payload
 	compile func() (*jsonschema.Schema, error)
 }
@@ -81,6 +84,7 @@ var order = []*EventType{
 		Type: TypeProgramCreated, Scope: ScopeAll, Subject: "program",
 		Description: "A program is ingested for the first time.",
 		Sensitivity: sensitivityPublic, Attributes: programAttributes,
+		subject: []string{"unified_id"},
 		fields: fields{
 			{"unified_id", text, "The program's id."},
 			{"primary_name", text, "Its name."},
@@ -96,6 +100,7 @@ var order = []*EventType{
 		Type: TypeProgramUpdated, Scope: ScopeAll, Subject: "program",
 		Description: "An ingested program's source fields differ from the stored ones.",
 		Sensitivity: sensitivityPublic, Attributes: programAttributes,
+		subject: []string{"unified_id"},
 		fields: fields{
 			{"unified_id", text, "The program's id."},
 			{"changed_fields", texts, "The names of the source fields that differ, sorted."},
@@ -109,6 +114,7 @@ var order = []*EventType{
 		Type: TypeProgramMatchingFilter, Scope: ScopeCustomer, Subject: "program",
 		Description: "A new program matches a saved filter of the customer.",
 		Sensitivity: sensitivityPublic, Attributes: programAttributes,
+		subject: []string{"unified_id"},
 		fields: fields{
 			{"unified_id", text, "The program's id."},
 			{"filter_id", text, "The saved filter that it matches."},
@@ -120,6 +126,7 @@ var order = []*EventType{
 		Type: TypeAdoptionPublished, Scope: ScopeAll, Subject: "adoption",
 		Description: "Adoption records (gBizINFO) were added for a program and year.",
 		Sensitivity: sensitivityPublic, Attributes: []string{"authority_level", "prefecture", "program_id", "target_type", "unified_id", "year"},
+		subject: []string{"adoption_id"},
 		fields: fields{
 			{"adoption_id", text, "The id of this set of records."},
 			{"program_id", text, "The program's id."},
@@ -133,6 +140,7 @@ var order = []*EventType{
 		Type: TypeExclusionRuleAdded, Scope: ScopeCustomer, Subject: "exclusion_rule",
 		Description: "A rule was added that names a program which the customer tracks, on either side.",
 		Sensitivity: sensitivityPublic, Attributes: []string{"kind", "severity"},
+		subject: []string{"rule_id"},
 		fields: fields{
 			{"rule_id", text, "The rule's id."},
 			{"program_a", text, "One program."},
@@ -146,6 +154,7 @@ var order = []*EventType{
 		Type: TypeTierQuotaWarning, Scope: ScopeCustomer, Subject: "customer",
 		Description: "The day's usage crosses 80 % of the daily limit.", Crossing: crossingRule,
 		Sensitivity: sensitivityCustomer,
+		subject:     []string{"customer_id"},
 		fields: fields{
 			{"customer_id", text, "You."},
 			{"tier", oneOf("free", "paid"), "Your tier."},
@@ -159,6 +168,7 @@ var order = []*EventType{
 		Type: TypeUsageFinalized, Scope: ScopeCustomer, Subject: "usage_record",
 		Description: "A usage record is closed with its final cost.",
 		Sensitivity: sensitivityCustomer,
+		subject:     []string{"usage_record_id"},
 		fields: fields{
 			{"customer_id", text, "You."},
 			{"usage_record_id", text, "The record."},
@@ -173,6 +183,7 @@ var order = []*EventType{
 		Type: TypeCreditAdjustmentPosted, Scope: ScopeCustomer, Subject: "ledger_entry",
 		Description: "An entry is posted to the customer's credit ledger: a top-up, a refund, a correction.",
 		Sensitivity: sensitivityCustomer,
+		subject:     []string{"adjustment_id"},
 		fields: fields{
 			{"customer_id", text, "You."},
 			{"adjustment_id", text, "The ledger entry."},
@@ -188,6 +199,7 @@ var order = []*EventType{
 		Type: TypeBudgetThresholdCrossed, Scope: ScopeCustomer, Subject: "budget",
 		Description: "Spend in the budget period crosses a threshold (80 %, 100 %).", Crossing: crossingRule,
 		Sensitivity: sensitivityCustomer,
+		subject:     []string{"customer_id", "period"},
 		fields: fields{
 			{"customer_id", text, "You."},
 			{"period", text, "The budget period."},
@@ -202,6 +214,7 @@ var order = []*EventType{
 		Type: TypeKeyStatusChanged, Scope: ScopeCustomer, Subject: "model_key",
 		Description: "A model key is created, frozen, thawed or revoked.",
 		Sensitivity: sensitivityCustomer,
+		subject:     []string{"key_id"},
 		fields: fields{
 			{"customer_id", text, "You."},
 			{"key_id", text, "The model key; never the key itself."},
@@ -215,6 +228,7 @@ var order = []*EventType{
 		Type: TypeCustomerProvisioned, Scope: ScopeCustomer, Subject: "customer",
 		Description: "Provisioning is complete: group, key and limit are in place.",
 		Sensitivity: sensitivityCustomer,
+		subject:     []string{"customer_id"},
 		fields: fields{
 			{"customer_id", text, "You."},
 			{"group_id", text, "The group that was made for you."},
@@ -228,6 +242,7 @@ var order = []*EventType{
 		Type: TypeSubscriptionDisabled, Scope: ScopeCustomer, Subject: "webhook_subscription",
 		Description: "The service disabled one of the customer's subscriptions; goes to the customer's other ones.",
 		Sensitivity: sensitivityCustomer,
+		subject:     []string{"subscription_id"},
 		fields: fields{
 			{"subscription_id", text, "The subscription that was disabled. The envelope's subscription_id is the one that this event goes to."},
 			{"url_origin", text, "Scheme, host and port of its URL."},
@@ -301,16 +316,22 @@ func validateTypes(types []Type) ([]Type, error) {
 
 // validate checks data against the type's schema. Its error names the place.
 func (e *EventType) validate(data []byte) error {
-	schema, err := e.compile()
-	if err != nil {
-		return fmt.Errorf("compiling the schema: %w", err)
-	}
 	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(data))
 	if err != nil {
 		return store.Errorf(store.CodeInvalid, "data: not JSON: %v", err)
 	}
-	if err := schema.Validate(value); err != nil {
-		return store.Errorf(store.CodeInvalid, "data: %v", err)
+	return e.check(value)
+}
+
+// check is validate for data that has been read already.
+func (e *EventType) check(value any) error {
+	schema, err := e.compile()
+	if err != nil {
+		return fmt.Errorf("compiling the schema: %w", err)
 	}
-	return nil
+	err = schema.Validate(value)
+	if failed, ok := errors.AsType[*jsonschema.ValidationError](err); ok {
+		return store.Errorf(store.CodeInvalid, "%s", firstFault(failed))
+	}
+	return err
 }

@@ -122,9 +122,9 @@ func (s *Service) deliveryFilter(ctx context.Context, r DeliveriesRequest) (stri
 		if bound.value == "" {
 			continue
 		}
-		at, err := time.Parse(time.RFC3339, bound.value)
+		at, err := parseTime(bound.name, bound.value)
 		if err != nil {
-			return "", nil, store.Errorf(store.CodeInvalid, "%s: want a time like 2026-05-14T09:00:00+09:00", bound.name)
+			return "", nil, err
 		}
 		and(bound.condition, at.UnixMilli())
 	}

@@ -24,15 +24,22 @@ const (
 // UnmarshalJSON takes a flat object of attribute to a string or a list of
 // strings.
 func (f *Filter) UnmarshalJSON(text []byte) error {
+	values, err := parseValues("filter", text)
+	*f = values
+	return err
+}
+
+// parseValues reads an object of attribute to a string or a list of strings;
+// null is none.
+func parseValues(field string, text []byte) (map[string][]string, error) {
 	if bytes.Equal(text, []byte("null")) {
-		*f = nil
-		return nil
+		return nil, nil
 	}
 	var raw map[string]json.RawMessage
 	if err := json.Unmarshal(text, &raw); err != nil {
-		return store.Errorf(store.CodeInvalid, "filter: want an object of attribute to a string or a list of strings")
+		return nil, store.Errorf(store.CodeInvalid, "%s: want an object of attribute to a string or a list of strings", field)
 	}
-	parsed := Filter{}
+	parsed := map[string][]string{}
 	for attribute, value := range raw {
 		var one string
 		var many []string
@@ -41,12 +48,11 @@ func (f *Filter) UnmarshalJSON(text []byte) error {
 			many = []string{one}
 		case json.Unmarshal(value, &many) == nil && many != nil:
 		default:
-			return store.Errorf(store.CodeInvalid, "filter.%s: want a string or a list of strings", attribute)
+			return nil, store.Errorf(store.CodeInvalid, "%s.%s: want a string or a list of strings", field, attribute)
 		}
 		parsed[attribute] = many
 	}
-	*f = parsed
-	return nil
+	return parsed, nil
 }
 
 // MarshalJSON writes a list of one as its string, as it is usually given.
@@ -69,21 +75,27 @@ func (f Filter) validate(types []Type) error {
 			known[a] = true
 		}
 	}
-	for _, attribute := range slices.Sorted(maps.Keys(f)) {
-		values := f[attribute]
+	return checkValues("filter", f, known)
+}
+
+// checkValues checks attributes and their values against those that are known,
+// and sorts and folds the values.
+func checkValues(field string, given map[string][]string, known map[string]bool) error {
+	for _, attribute := range slices.Sorted(maps.Keys(given)) {
+		values := given[attribute]
 		if !known[attribute] {
-			return store.Errorf(store.CodeInvalid, "filter: unknown attribute %q; these types can be filtered by %s", attribute, listWords(slices.Sorted(maps.Keys(known))))
+			return store.Errorf(store.CodeInvalid, "%s: unknown attribute %q; these types can be filtered by %s", field, attribute, listWords(slices.Sorted(maps.Keys(known))))
 		}
 		if len(values) == 0 || len(values) > maxFilterValues {
-			return store.Errorf(store.CodeInvalid, "filter.%s: want 1 to %d values", attribute, maxFilterValues)
+			return store.Errorf(store.CodeInvalid, "%s.%s: want 1 to %d values", field, attribute, maxFilterValues)
 		}
 		for _, v := range values {
 			if v == "" || len(v) > maxFilterValue {
-				return store.Errorf(store.CodeInvalid, "filter.%s: want values of 1 to %d bytes", attribute, maxFilterValue)
+				return store.Errorf(store.CodeInvalid, "%s.%s: want values of 1 to %d bytes", field, attribute, maxFilterValue)
 			}
 		}
 		slices.Sort(values)
-		f[attribute] = slices.Compact(values)
+		given[attribute] = slices.Compact(values)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"jpintel/store"
 )
@@ -65,15 +66,32 @@ func (o *Outbox) Publish(ctx context.Context, tx *store.Tx, p Payload) (string, 
 			return "", fmt.Errorf("publishing %s: %w", p.Type(), err)
 		}
 	}
+	return o.insert(ctx, tx, newEvent{entry: entry, customer: p.Customer(), subjectID: p.SubjectID(), occurred: tx.Now, attributes: attributes, data: data})
+}
+
+// newEvent is what becomes a row of the outbox: checked, and with the bytes
+// that are sent.
+type newEvent struct {
+	entry         *EventType
+	customer      string // "": for all
+	subjectID     string
+	occurred      time.Time
+	correlationID string // "": none
+	attributes    []byte // JSON
+	data          []byte // JSON
+}
+
+// insert is the one way into the outbox.
+func (o *Outbox) insert(ctx context.Context, tx *store.Tx, e newEvent) (string, error) {
 	id := tx.NewID("evt")
-	_, err = tx.Exec(`
+	_, err := tx.Exec(`
 		INSERT INTO outbox_events (event_id, event_type, customer_id, subject_type, subject_id, occurred_at_ms,
-		  created_at, created_at_ms, schema_version, request_id, attributes, data)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)`,
-		id, p.Type(), store.Nullable(p.Customer()), entry.Subject, p.SubjectID(), tx.NowMS(),
-		tx.Local().Format(createdAtLayout), tx.NowMS(), schemaVersion, store.Nullable(store.RequestID(ctx)), string(attributes), data)
+		  created_at, created_at_ms, schema_version, correlation_id, request_id, attributes, data)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
+		id, e.entry.Type, store.Nullable(e.customer), e.entry.Subject, e.subjectID, e.occurred.UnixMilli(),
+		tx.Local().Format(createdAtLayout), tx.NowMS(), schemaVersion, store.Nullable(e.correlationID), store.Nullable(store.RequestID(ctx)), string(e.attributes), e.data)
 	if err != nil {
-		return "", fmt.Errorf("publishing %s: %w", p.Type(), err)
+		return "", fmt.Errorf("publishing %s: %w", e.entry.Type, err)
 	}
 	if o.fanOut != nil {
 		tx.Follow(o.fanOut)

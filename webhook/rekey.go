@@ -11,24 +11,10 @@ import (
 // rekeyRows is how many secrets one step seals again.
 const rekeyRows = 200
 
-// Rekey seals every signing secret again under the first master key, in steps,
-// and returns how many were under another one. It can be interrupted and run
-// again, beside a server that has both keys.
+// Rekey is store.Rekey for every signing secret.
 func Rekey(ctx context.Context, db *store.DB) (resealed int, err error) {
 	var after secretRow
-	for {
-		var read, changed int
-		if err := db.Write(ctx, func(tx *store.Tx) (err error) {
-			read, changed, err = rekeyStep(tx, &after)
-			return err
-		}); err != nil {
-			return resealed, err
-		}
-		resealed += changed
-		if read < rekeyRows {
-			return resealed, nil
-		}
-	}
+	return store.Rekey(ctx, db, rekeyRows, func(tx *store.Tx) (read, changed int, err error) { return rekeyStep(tx, &after) })
 }
 
 // secretRow is one row of webhook_secrets.

@@ -2,8 +2,11 @@ package webhook
 
 import (
 	"encoding/json"
+	"slices"
+	"strings"
 
 	"github.com/santhosh-tekuri/jsonschema/v6"
+	"github.com/santhosh-tekuri/jsonschema/v6/kind"
 )
 
 // field is one member of an event's data, always present.
@@ -79,4 +82,34 @@ func compileSchema(name string, schema []byte) (*jsonschema.Schema, error) {
 		return nil, err
 	}
 	return c.Compile(name + ".json")
+}
+
+// maxFault bounds what is said about a fault: it may repeat a value.
+const maxFault = 300
+
+// firstFault says, as "data.year: got string, want integer", what is wrong with
+// data: the first fault in the order of the fields' names.
+func firstFault(failed *jsonschema.ValidationError) string {
+	var all []string
+	var walk func(e *jsonschema.ValidationError)
+	walk = func(e *jsonschema.ValidationError) {
+		for _, cause := range e.Causes {
+			walk(cause)
+		}
+		if len(e.Causes) == 0 {
+			all = append(all, fault(e))
+		}
+	}
+	walk(failed)
+	first := slices.Min(all)
+	return strings.ToValidUTF8(first[:min(len(first), maxFault)], "")
+}
+
+func fault(e *jsonschema.ValidationError) string {
+	place := strings.Join(append([]string{"data"}, e.InstanceLocation...), ".")
+	if missing, ok := e.ErrorKind.(*kind.Required); ok {
+		return place + "." + slices.Min(missing.Missing) + ": required"
+	}
+	_, words, _ := strings.Cut(e.Error(), "': ") // what stands before is the place, in another form
+	return place + ": " + words
 }

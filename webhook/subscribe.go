@@ -19,12 +19,13 @@ const maxDescription = 256 // bytes
 
 // SubscribeRequest registers a URL.
 type SubscribeRequest struct {
-	CustomerID  string   `bind:"customer" json:"-"`
-	URL         string   `json:"url"`
-	Events      []Type   `json:"events"`
-	Filter      Filter   `json:"filter"`
-	Envelope    Envelope `json:"envelope"`
-	Description string   `json:"description"`
+	CustomerID     string   `bind:"customer" json:"-"`
+	IdempotencyKey string   `header:"Idempotency-Key" json:"-"` // optional
+	URL            string   `json:"url"`
+	Events         []Type   `json:"events"`
+	Filter         Filter   `json:"filter"`
+	Envelope       Envelope `json:"envelope"`
+	Description    string   `json:"description"`
 }
 
 // SubscribeAnswer is the one time that the secret is shown.
@@ -46,8 +47,17 @@ func (SubscribeAnswer) HTTPStatus() int { return 201 }
 
 // Subscribe registers a URL for a paid customer. It resolves the host's name
 // and judges its addresses, so that the customer learns at once; the sender
-// judges again at each request.
+// judges again at each request. The same IdempotencyKey again is the same
+// creation: its answer, secret included, whatever has become of the
+// subscription since.
 func (s *Service) Subscribe(ctx context.Context, r SubscribeRequest) (SubscribeAnswer, error) {
+	once, err := r.once()
+	if err != nil {
+		return SubscribeAnswer{}, err
+	}
+	if first, known, err := store.Recall[SubscribeAnswer](ctx, s.DB, once); err != nil || known {
+		return first, err
+	}
 	sub, err := s.check(r)
 	if err != nil {
 		return SubscribeAnswer{}, err
@@ -56,14 +66,33 @@ func (s *Service) Subscribe(ctx context.Context, r SubscribeRequest) (SubscribeA
 	if err != nil {
 		return SubscribeAnswer{}, err
 	}
-	secret := newSecret()
-	if err := s.DB.Write(ctx, func(tx *store.Tx) error { return s.insert(tx, &sub, secret) }); err != nil {
-		return SubscribeAnswer{}, err
+	var answer SubscribeAnswer
+	err = s.DB.Write(ctx, func(tx *store.Tx) (err error) {
+		answer, err = store.DoOnce(tx, once, func() (SubscribeAnswer, error) {
+			secret := newSecret()
+			err := s.insert(tx, &sub, secret)
+			return sub.created(secret, warnings), err
+		})
+		return err
+	})
+	return answer, err
+}
+
+func (r SubscribeRequest) once() (store.Once, error) {
+	if r.IdempotencyKey == "" {
+		return store.Once{}, nil
 	}
+	once, err := store.NewOnce("subscribe "+r.CustomerID, r.IdempotencyKey, r)
+	once.Secret = true
+	return once, err
+}
+
+// created is the answer to who has just registered the subscription.
+func (sub *Subscription) created(secret string, warnings []string) SubscribeAnswer {
 	return SubscribeAnswer{
 		SubscriptionID: sub.SubscriptionID, SigningSecret: secret, URL: sub.URL, Events: sub.Events, Filter: sub.Filter,
 		Envelope: sub.Envelope, Description: sub.Description, CreatedAt: sub.CreatedAt, SecretShownOnce: true, Warnings: warnings,
-	}, nil
+	}
 }
 
 // check judges what the customer sent; no network and no file.

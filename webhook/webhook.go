@@ -8,7 +8,8 @@
 // customer's URLs, with the secrets that sign for them, sealed, in
 // webhook_secrets. webhook_deliveries: one row per (event, subscription) pair.
 // webhook_attempts: one row per HTTP request. webhook_rates: outcomes by five
-// minutes, so that no page has to count attempts.
+// minutes, so that no page has to count attempts. usage_days: a customer's calls
+// by day; threshold_crossings: which limits were told of as nearly used up.
 //
 // # The walk of an event
 //

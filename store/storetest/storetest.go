@@ -94,6 +94,12 @@ var invariants = map[string]string{
 		WHERE d.status = 'success' AND (a.status IS NULL OR a.status NOT BETWEEN 200 AND 299)`,
 	"a customer has at most 20 active subscriptions": `
 		SELECT customer_id FROM webhook_subscriptions WHERE disabled_at_ms IS NULL GROUP BY customer_id HAVING COUNT(*) > 20`,
+	"a limit has been crossed that there was": `
+		SELECT t.event_id FROM threshold_crossings t JOIN customers c ON c.customer_id = t.customer_id
+		WHERE t.meter = 'daily_calls' AND t.limit_version NOT BETWEEN 1 AND c.limit_version`,
+	"a crossing's event is its customer's": `
+		SELECT t.event_id FROM threshold_crossings t JOIN outbox_events e ON e.event_id = t.event_id
+		WHERE e.customer_id IS NOT t.customer_id`,
 	"a filter matches a program once": `
 		SELECT filter_id || ' ' || unified_id FROM filter_matches GROUP BY filter_id, unified_id HAVING COUNT(*) > 1`,
 }

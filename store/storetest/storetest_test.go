@@ -28,8 +28,10 @@ const (
 		VALUES (1, 'sub_1', 'acme', '', '[]', 'v1', 0, 0);`
 	aDelivery = anEvent + aSubscription + `INSERT INTO webhook_deliveries (delivery_seq, delivery_id, event_seq, sub_seq, generation, envelope, status, next_attempt_at_ms, created_at_ms)
 		VALUES (1, 'dlv_1', 7, 1, 1, 'v1', 'pending', 0, 0);` + counted
-	success = `UPDATE webhook_deliveries SET status = 'success', next_attempt_at_ms = NULL, finished_at_ms = 0, attempt_count = 1;` + counted
-	counted = `UPDATE webhook_totals SET deliveries = (SELECT count(*) FROM webhook_deliveries d WHERE d.status = webhook_totals.status);`
+	success   = `UPDATE webhook_deliveries SET status = 'success', next_attempt_at_ms = NULL, finished_at_ms = 0, attempt_count = 1;` + counted
+	counted   = `UPDATE webhook_totals SET deliveries = (SELECT count(*) FROM webhook_deliveries d WHERE d.status = webhook_totals.status);`
+	aCrossing = `INSERT INTO threshold_crossings (customer_id, meter, period, limit_version, percent, event_id, created_at_ms)
+		VALUES ('acme', 'daily_calls', '2026-05-14', 1, 80, 'evt_7', 0);`
 	attempt = `INSERT INTO webhook_attempts (delivery_seq, attempt, started_at_ms, duration_ms, status) VALUES (1, %d, 0, 0, %d);`
 )
 
@@ -46,6 +48,9 @@ func TestCheck(t *testing.T) {
 		{"attempts are numbered from 1 without gaps, and counted", aDelivery + success + fmt.Sprintf(attempt, 2, 200)},
 		{"the totals are the deliveries'", aDelivery + `UPDATE webhook_totals SET deliveries = 2 WHERE status = 'pending'`},
 		{"a successful delivery ends with a 2xx", aDelivery + success + fmt.Sprintf(attempt, 1, 500)},
+		{sound, anEvent + aCrossing},
+		{"a limit has been crossed that there was", anEvent + aCrossing + `UPDATE threshold_crossings SET limit_version = 2`},
+		{"a crossing's event is its customer's", anEvent + aCrossing + `UPDATE outbox_events SET customer_id = NULL`},
 		{"a customer has at most 20 active subscriptions", `
 			INSERT INTO webhook_subscriptions (subscription_id, customer_id, url, events, envelope, since_seq, created_at_ms)
 			WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 21)
