@@ -4,7 +4,7 @@
 // same receiver, since absolute figures differ from machine to machine and from
 // hour to hour: what can be compared is the ratio.
 //
-//	loadtest ──PUT program──▶ jpintel serve ──signed POST──▶ loadtest receiver
+//	loadtest ───POST event──▶ jpintel serve ──signed POST──▶ loadtest receiver
 //	 (publishes, watches)       (measured)                        ▲
 //	                           loadtest bare ──signed POST────────┘
 //
@@ -39,6 +39,7 @@ type options struct {
 	events        int
 	clients       int
 	rate          float64
+	programs      bool
 	history       int
 	pending       int
 	sudden        bool
@@ -95,8 +96,9 @@ func readOptions(args []string, stderr io.Writer) (options, error) {
 	f.IntVar(&o.subscriptions, "subscriptions", 10, "how many subscriptions there are, the dead ones among them")
 	f.IntVar(&o.fanout, "fanout", 1, "how many of them each event goes to, in turn; the others filter on another prefecture")
 	f.IntVar(&o.events, "events", 20000, "how many events")
-	f.IntVar(&o.clients, "clients", 16, "how many clients put programs at a time")
+	f.IntVar(&o.clients, "clients", 16, "how many clients publish at a time")
 	f.Float64Var(&o.rate, "rate", 0, "events a second; 0: as fast as they are acknowledged")
+	f.BoolVar(&o.programs, "programs", false, "each event is a new program that is put, state and all; without it, an event of another system's")
 	f.IntVar(&o.history, "history", 0, "finished deliveries in the file in the second phase")
 	f.IntVar(&o.dead, "dead", 0, "how many subscriptions accept and never answer in the second phase")
 	f.IntVar(&o.pending, "pending", 1000, "deliveries due to each dead one")

@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"jpintel/webhook"
 )
 
 // client calls the service's API as its operator and as its customers.
@@ -26,8 +28,9 @@ func newClient(token string, connections int) *client {
 	}}
 }
 
-// call makes one call; key is a customer's, or "" for the operator.
-func (c *client) call(ctx context.Context, method, path, key string, body, answer any) error {
+// call makes one call; key is a customer's, or "" for the operator. once, where
+// it is not "", is its Idempotency-Key.
+func (c *client) call(ctx context.Context, method, path, key, once string, body, answer any) error {
 	text, err := json.Marshal(body)
 	if err != nil {
 		return err
@@ -41,6 +44,9 @@ func (c *client) call(ctx context.Context, method, path, key string, body, answe
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	} else {
 		req.Header.Set("X-API-Key", key)
+	}
+	if once != "" {
+		req.Header.Set("Idempotency-Key", once)
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -73,8 +79,7 @@ type published struct {
 	acks  []time.Duration
 }
 
-// publish puts the programs first to first+count-1, each new, so that each is
-// one event, with as many clients at a time as the options say. With a rate
+// publish sends the events first to first+count-1, each of a program of its own, with as many clients at a time as the options say. With a rate
 // each bears the time at which it was its turn, whether a client was free or
 // not: a service that is slow does not get fewer to be slow with.
 func publish(ctx context.Context, c *client, o options, first, count int) (published, error) {
@@ -135,16 +140,31 @@ func put(ctx context.Context, c *client, o options, e event) (time.Duration, err
 	if e.sent == 0 {
 		e.sent = began.UnixNano()
 	}
-	p := program(e.n, e.sent)
-	body := map[string]any{"primary_name": p.PrimaryName, "prefectures": []string{prefecture(e.n % o.groups())}, "source_url": p.SourceURL}
+	p, area := program(e.n, e.sent), prefecture(e.n%o.groups())
+	if o.programs {
+		err := c.putProgram(ctx, p, area)
+		return time.Since(began), err
+	}
+	body := map[string]any{"type": "program.created", "attributes": map[string]string{"prefecture": area}, "data": p}
+	var answer struct {
+		EventID string `json:"event_id"`
+	}
+	err := c.call(ctx, http.MethodPost, "/v1/admin/events", "", p.UnifiedID, body, &answer)
+	if err == nil && answer.EventID == "" {
+		err = errors.New("the answer names no event")
+	}
+	return time.Since(began), err
+}
+
+// putProgram puts a new program, which is an event.
+func (c *client) putProgram(ctx context.Context, p webhook.ProgramCreated, area string) error {
+	body := map[string]any{"primary_name": p.PrimaryName, "prefectures": []string{area}, "source_url": p.SourceURL}
 	var answer struct{ Result string }
-	if err := c.call(ctx, http.MethodPut, "/v1/admin/programs/"+p.UnifiedID, "", body, &answer); err != nil {
-		return 0, err
+	err := c.call(ctx, http.MethodPut, "/v1/admin/programs/"+p.UnifiedID, "", "", body, &answer)
+	if err == nil && answer.Result != "created" {
+		err = fmt.Errorf("program %s: %s, want created", p.UnifiedID, answer.Result)
 	}
-	if answer.Result != "created" {
-		return 0, fmt.Errorf("program %s: %s, want created", p.UnifiedID, answer.Result)
-	}
-	return time.Since(began), nil
+	return err
 }
 
 // subscriptionsEach is how many a customer may have.
@@ -177,13 +197,13 @@ func subscribe(ctx context.Context, c *client, o options, r *receiverProcess) er
 // signUp makes the nth customer and its subscriptions.
 func (c *client) signUp(ctx context.Context, o options, r *receiverProcess, n int) error {
 	id := fmt.Sprintf("load-%05d", n)
-	if err := c.call(ctx, http.MethodPost, "/v1/admin/customers", "", map[string]string{"customer_id": id, "tier": "paid"}, nil); err != nil {
+	if err := c.call(ctx, http.MethodPost, "/v1/admin/customers", "", "", map[string]string{"customer_id": id, "tier": "paid"}, nil); err != nil {
 		return err
 	}
 	var key struct {
 		APIKey string `json:"api_key"`
 	}
-	if err := c.call(ctx, http.MethodPost, "/v1/admin/customers/"+id+"/keys", "", nil, &key); err != nil {
+	if err := c.call(ctx, http.MethodPost, "/v1/admin/customers/"+id+"/keys", "", "", nil, &key); err != nil {
 		return err
 	}
 	for i := n * subscriptionsEach; i < min((n+1)*subscriptionsEach, o.subscriptions); i++ {
@@ -194,7 +214,7 @@ func (c *client) signUp(ctx context.Context, o options, r *receiverProcess, n in
 			area = prefecture(group)
 		}
 		body := map[string]any{"url": url, "events": []string{"program.created"}, "filter": map[string]string{"prefecture": area}}
-		if err := c.call(ctx, http.MethodPost, "/v1/webhooks/subscribe", key.APIKey, body, nil); err != nil {
+		if err := c.call(ctx, http.MethodPost, "/v1/webhooks/subscribe", key.APIKey, "", body, nil); err != nil {
 			return err
 		}
 	}

@@ -57,7 +57,7 @@ func (b *bench) figures(limit bareFigures, phases []phase, w sizes) (all figures
 	all.add("rss_idle_mib", "MiB", 1, float64(b.idle.rss)/mebibyte, "memory, idle on an empty file")
 	all.add("disk_event_bytes", "B", 0, w.event, "on disk for an event")
 	all.add("disk_delivery_bytes", "B", 0, w.delivery, "on disk for a delivery with its attempt")
-	all.add("disk_program_bytes", "B", 0, w.program, "on disk for a program")
+	all.add("disk_entry_bytes", "B", 0, w.entry, "on disk for an event's program or Idempotency-Key")
 	all.add("disk_file_mib", "MiB", 1, w.file/mebibyte, "the file at the end")
 	return all
 }

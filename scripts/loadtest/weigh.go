@@ -8,7 +8,8 @@ import (
 
 // sizes are the bytes on disk of one row, its part of every index included.
 type sizes struct {
-	file, event, delivery, program float64
+	file, event, delivery float64
+	entry                 float64 // what an event came in with: a program or an Idempotency-Key
 }
 
 // weighFile looks at the file's pages.
@@ -22,16 +23,16 @@ func (w *sizes) read(q store.Querier) error {
 	if err != nil {
 		return err
 	}
-	var events, deliveries, attempts, programs float64
+	var events, deliveries, attempts, entries float64
 	if err := q.QueryRow(`
 		SELECT (SELECT COUNT(*) FROM outbox_events), (SELECT COUNT(*) FROM webhook_deliveries),
-		  (SELECT COUNT(*) FROM webhook_attempts), (SELECT COUNT(*) FROM programs)`).Scan(&events, &deliveries, &attempts, &programs); err != nil {
+		  (SELECT COUNT(*) FROM webhook_attempts), (SELECT COUNT(*) FROM programs) + (SELECT COUNT(*) FROM idempotency_keys)`).Scan(&events, &deliveries, &attempts, &entries); err != nil {
 		return fmt.Errorf("counting rows: %w", err)
 	}
 	for _, size := range bytes {
 		w.file += size
 	}
-	w.event, w.program = bytes["outbox_events"]/events, bytes["programs"]/programs
+	w.event, w.entry = bytes["outbox_events"]/events, (bytes["programs"]+bytes["idempotency_keys"])/entries
 	w.delivery = bytes["webhook_deliveries"]/deliveries + bytes["webhook_attempts"]/attempts
 	return nil
 }
