@@ -67,9 +67,9 @@ type Result struct {
 	Duration   time.Duration
 	Status     int // HTTP; 0: no answer
 	Category   Category
-	Detail     string // the failure in words
-	Reason     string // the guard's word, with CategoryBlocked
-	Excerpt    string // the first bytes of the answer's body, masked
+	Detail     string        // the failure in words
+	Reason     BlockedReason // the guard's word, with CategoryBlocked
+	Excerpt    string        // the first bytes of the answer's body, masked
 	RemoteAddr string
 	RetryAfter time.Duration
 	// Interrupted: the service stopped it. Nothing is known, and it counts as
