@@ -599,7 +599,7 @@ func TestUnknownCalls(t *testing.T) {
 func TestHealth(t *testing.T) {
 	s := newServer(t)
 	nobody := s.admin.with("Authorization", "")
-	want := `{"status":"ok","version":"` + version + `","kill_switch":{"on":false,"source":""}}` + "\n"
+	want := `{"status":"ok","version":"` + version + `","kill_switch":{"on":false,"source":""},"rollout":"ga"}` + "\n"
 	if a := nobody.call("GET", "/healthz", nil, 200); a.body != want {
 		t.Errorf("healthz: %s", a.body)
 	}

@@ -13,6 +13,7 @@ type customersCmd struct {
 	List    customersListCmd    `cmd:"" help:"List customers."`
 	Show    customersShowCmd    `cmd:"" help:"Show one customer."`
 	SetTier customersSetTierCmd `cmd:"" help:"Move a customer to the free or the paid tier."`
+	SetBeta customersSetBetaCmd `cmd:"" help:"Let a customer take part in the beta, or no more."`
 }
 
 type customersAddCmd struct {
@@ -96,6 +97,25 @@ func (c *customersSetTierCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		return show(a, moved)
+	})
+}
+
+type customersSetBetaCmd struct {
+	ID   string `arg:"" help:"The customer's id."`
+	Beta string `arg:"" enum:"on,off" help:"on or off."`
+}
+
+// Run sets or takes the flag. A running server heeds it at once.
+func (c *customersSetBetaCmd) Run(ctx context.Context, a *app) error {
+	return a.withDB(ctx, func(db *store.DB) error {
+		var changed store.Customer
+		if err := db.Write(ctx, func(tx *store.Tx) (err error) {
+			changed, err = store.SetBeta(tx, c.ID, c.Beta == "on")
+			return err
+		}); err != nil {
+			return err
+		}
+		return show(a, changed)
 	})
 }
 

@@ -36,6 +36,7 @@ const (
 	open     access = iota // anybody
 	customer               // whoever has an API key
 	paid                   // a customer on the paid tier
+	hooks                  // a customer that webhooks are open to: on the paid tier, and the rollout lets it in
 	admin                  // the operator
 )
 
@@ -59,6 +60,7 @@ type api struct {
 	calls    *limiters // by customer
 	guesses  *limiters // wrong keys and tokens, by address
 	fly      bool      // Fly's proxy is in front
+	rollout  webhook.Rollout
 }
 
 // routes is the whole surface. Every route is in docs/openapi.yaml; a test
@@ -69,22 +71,22 @@ func (a *api) routes() []route {
 		{"GET", "/healthz", open, endpoint(a.health)},
 		{"GET", "/readyz", open, endpoint(a.ready)},
 
-		{"POST", "/v1/webhooks/subscribe", paid, endpoint(w.Subscribe)},
-		{"GET", "/v1/webhooks/subscriptions", paid, endpoint(w.Subscriptions)},
-		{"GET", "/v1/webhooks/subscriptions/:id", paid, endpoint(w.Subscription)},
-		{"DELETE", "/v1/webhooks/subscriptions/:id", paid, endpoint(w.Unsubscribe)},
-		{"PATCH", "/v1/webhooks/subscriptions/:id", paid, endpoint(w.Change)},
-		{"POST", "/v1/webhooks/subscriptions/:id/disable", paid, endpoint(w.Disable)},
-		{"POST", "/v1/webhooks/subscriptions/:id/enable", paid, endpoint(w.Enable)},
-		{"POST", "/v1/webhooks/subscriptions/:id/rotate-secret", paid, endpoint(w.RotateSecret)},
-		{"POST", "/v1/webhooks/subscriptions/:id/rotate-secret/finish", paid, endpoint(w.FinishRotation)},
-		{"POST", "/v1/webhooks/test/:id", paid, endpoint(w.Ping)},
-		{"GET", "/v1/webhooks/opt-out", paid, endpoint(w.OptOut)},
-		{"PUT", "/v1/webhooks/opt-out", paid, endpoint(w.StopAll)},
-		{"DELETE", "/v1/webhooks/opt-out", paid, endpoint(w.EndOptOut)},
-		{"GET", "/v1/webhooks/subscriptions/:id/deliveries", paid, endpoint(w.Deliveries)},
-		{"GET", "/v1/webhooks/deliveries/:id", paid, endpoint(w.Delivery)},
-		{"GET", "/v1/webhooks/policy", paid, endpoint(w.Policy)},
+		{"POST", "/v1/webhooks/subscribe", hooks, endpoint(w.Subscribe)},
+		{"GET", "/v1/webhooks/subscriptions", hooks, endpoint(w.Subscriptions)},
+		{"GET", "/v1/webhooks/subscriptions/:id", hooks, endpoint(w.Subscription)},
+		{"DELETE", "/v1/webhooks/subscriptions/:id", hooks, endpoint(w.Unsubscribe)},
+		{"PATCH", "/v1/webhooks/subscriptions/:id", hooks, endpoint(w.Change)},
+		{"POST", "/v1/webhooks/subscriptions/:id/disable", hooks, endpoint(w.Disable)},
+		{"POST", "/v1/webhooks/subscriptions/:id/enable", hooks, endpoint(w.Enable)},
+		{"POST", "/v1/webhooks/subscriptions/:id/rotate-secret", hooks, endpoint(w.RotateSecret)},
+		{"POST", "/v1/webhooks/subscriptions/:id/rotate-secret/finish", hooks, endpoint(w.FinishRotation)},
+		{"POST", "/v1/webhooks/test/:id", hooks, endpoint(w.Ping)},
+		{"GET", "/v1/webhooks/opt-out", hooks, endpoint(w.OptOut)},
+		{"PUT", "/v1/webhooks/opt-out", hooks, endpoint(w.StopAll)},
+		{"DELETE", "/v1/webhooks/opt-out", hooks, endpoint(w.EndOptOut)},
+		{"GET", "/v1/webhooks/subscriptions/:id/deliveries", hooks, endpoint(w.Deliveries)},
+		{"GET", "/v1/webhooks/deliveries/:id", hooks, endpoint(w.Delivery)},
+		{"GET", "/v1/webhooks/policy", hooks, endpoint(w.Policy)},
 		{"GET", "/v1/event-types", customer, endpoint(w.EventTypes)},
 		{"GET", "/v1/event-types/:type", customer, endpoint(w.EventType)},
 		{"GET", "/v1/events", paid, endpoint(w.Events)},
@@ -153,6 +155,9 @@ func (a *api) authorize(who access, c *call) error {
 	if who == admin && !a.hasAdmin {
 		return errNoCall
 	}
+	if who == hooks && a.rollout == webhook.RolloutOff {
+		return webhook.ErrRolloutOff // whoever asks
+	}
 	err := a.identify(who, c)
 	if store.CodeOf(err) != store.CodeUnauthorized {
 		return err
@@ -185,7 +190,10 @@ func (a *api) identify(who access, c *call) error {
 	if wait := a.calls.take(caller.CustomerID, time.Now()); wait > 0 {
 		return tooMany(c.w, wait, "too many calls")
 	}
-	if who == paid && caller.Tier != store.TierPaid {
+	switch {
+	case who == hooks:
+		return a.rollout.Admit(caller)
+	case who == paid && caller.Tier != store.TierPaid:
 		return webhook.ErrFreeTier
 	}
 	return nil
@@ -267,6 +275,7 @@ type health struct {
 	Status     string                  `json:"status"` // ok
 	Version    string                  `json:"version"`
 	KillSwitch webhook.KillSwitchState `json:"kill_switch"`
+	Rollout    webhook.Rollout         `json:"rollout"`
 }
 
 // health says that the process and its file answer.
@@ -274,7 +283,7 @@ func (a *api) health(ctx context.Context, _ nothing) (health, error) {
 	if _, err := store.ReadControl(a.db.Reader(ctx)); err != nil {
 		return health{}, &store.Error{Code: store.CodeUnavailable, Message: "the database does not answer", Err: err}
 	}
-	return health{"ok", version, a.worker.KillSwitch()}, nil
+	return health{"ok", version, a.worker.KillSwitch(), a.rollout}, nil
 }
 
 // ready says that writes are committed and the worker goes round.
@@ -285,5 +294,5 @@ func (a *api) ready(ctx context.Context, _ nothing) (health, error) {
 	if since := time.Since(a.worker.LastTurn()); since > 10*time.Second+2*a.tick {
 		return health{}, store.Errorf(store.CodeUnavailable, "the worker has not gone round for %s", since.Round(time.Second))
 	}
-	return health{"ok", version, a.worker.KillSwitch()}, nil
+	return health{"ok", version, a.worker.KillSwitch(), a.rollout}, nil
 }

@@ -131,6 +131,14 @@ func SetTier(tx *Tx, id string, tier Tier) (changed bool, err error) {
 	return n == 1, nil
 }
 
+// SetBeta gives a customer the beta flag or takes it, and returns the customer.
+func SetBeta(tx *Tx, id string, beta bool) (Customer, error) {
+	if _, err := tx.Exec(`UPDATE customers SET beta = $1 WHERE customer_id = $2`, Bit(beta), id); err != nil {
+		return Customer{}, fmt.Errorf("setting the beta flag: %w", err)
+	}
+	return GetCustomer(tx, id)
+}
+
 // SetOptOut notes that a customer has stopped all webhooks, or that this has
 // ended. Stopping twice keeps the first time. What hangs on it is for the caller
 // to change in the same transaction.

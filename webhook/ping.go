@@ -62,7 +62,7 @@ var errKillSwitch = store.Errorf(store.CodeUnavailable, "webhook deliveries are 
 // sender that deliveries take, also while the subscription is disabled. It
 // leaves no delivery and does not touch the streak.
 func (s *Service) Ping(ctx context.Context, r SubscriptionRequest) (PingAnswer, error) {
-	if s.Sender.Kill.State().On {
+	if s.Sender.Kill.stopped() {
 		return PingAnswer{}, errKillSwitch
 	}
 	seq, err := ownSubscription(s.DB.Reader(ctx), r)

@@ -182,7 +182,7 @@ func (s *Sender) send(parent context.Context, r Request, now time.Time) Result {
 	if err != nil {
 		return Result{Category: CategoryInternal, Detail: "the request could not be made"}
 	}
-	if way.halted() || s.Kill.State().On && way.phase.CompareAndSwap(flightWaiting, flightHalted) {
+	if way.halted() || s.Kill.stopped() && way.phase.CompareAndSwap(flightWaiting, flightHalted) {
 		return Result{Interrupted: true}
 	}
 	// No http.Client: it reads the Location of a redirect that it will not
