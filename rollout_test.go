@@ -104,7 +104,9 @@ func TestRolloutBeta(t *testing.T) {
 
 	s.putProgram("UNI-1", `{"primary_name":"x"}`, 201)
 	in.deliveries(inID, 1)
-	eventually(t, func() bool { return strings.Count(s.command("deliveries", "list", "--json"), `"status":"pending"`) == 1 })
+	eventually(t, func() bool {
+		return strings.Count(s.command("deliveries", "list", "--json"), `"status":"pending"`) == 1
+	})
 	if len(inHook.all()) != 1 || len(outHook.all()) != 0 {
 		t.Errorf("%d and %d requests", len(inHook.all()), len(outHook.all()))
 	}
