@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"mime"
 	"net/http"
+	"net/url"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -63,9 +66,13 @@ func endpoint[Req, Resp any](fn func(context.Context, Req) (Resp, error)) handle
 }
 
 func (c *call) bind(req reflect.Value) error {
+	query, err := c.query(queryNames(req.Type()))
+	if err != nil {
+		return err
+	}
 	members := map[string]reflect.Value{}
 	var raw reflect.Value
-	if err := c.bindFields(req, members, &raw); err != nil {
+	if err := c.bindFields(req, query, members, &raw); err != nil {
 		return err
 	}
 	if len(members) == 0 && !raw.IsValid() {
@@ -82,13 +89,41 @@ func (c *call) bind(req reflect.Value) error {
 	return decodeObject(body, members)
 }
 
-func (c *call) bindFields(req reflect.Value, members map[string]reflect.Value, raw *reflect.Value) error {
+// queryNames are the query parameters that a request has.
+func queryNames(req reflect.Type) (names []string) {
+	for _, field := range reflect.VisibleFields(req) {
+		if name := field.Tag.Get("query"); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// query reads the query as strictly as a body: every parameter known, and there
+// once.
+func (c *call) query(known []string) (url.Values, error) {
+	query, err := url.ParseQuery(c.r.URL.RawQuery)
+	if err != nil {
+		return nil, store.Errorf(store.CodeInvalid, "what follows the ? is not a query")
+	}
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		switch {
+		case !slices.Contains(known, name):
+			return nil, store.Errorf(store.CodeInvalid, "%s: unknown parameter", name)
+		case len(query[name]) > 1:
+			return nil, store.Errorf(store.CodeInvalid, "%s: there twice", name)
+		}
+	}
+	return query, nil
+}
+
+func (c *call) bindFields(req reflect.Value, query url.Values, members map[string]reflect.Value, raw *reflect.Value) error {
 	for i := range req.NumField() {
 		field, value := req.Type().Field(i), req.Field(i)
 		tag := field.Tag
 		switch {
 		case field.Anonymous:
-			if err := c.bindFields(value, members, raw); err != nil {
+			if err := c.bindFields(value, query, members, raw); err != nil {
 				return err
 			}
 		case tag.Get("bind") == "customer":
@@ -96,7 +131,7 @@ func (c *call) bindFields(req reflect.Value, members map[string]reflect.Value, r
 		case tag.Get("path") != "":
 			value.SetString(c.params.ByName(tag.Get("path")))
 		case tag.Get("query") != "":
-			if err := setQuery(value, tag.Get("query"), c.r.URL.Query().Get(tag.Get("query"))); err != nil {
+			if err := setQuery(value, tag.Get("query"), query.Get(tag.Get("query"))); err != nil {
 				return err
 			}
 		case tag.Get("body") == "raw":

@@ -34,7 +34,7 @@ func (c *customersAddCmd) Run(ctx context.Context, a *app) error {
 		}); err != nil {
 			return err
 		}
-		return show(a, added)
+		return show(a, added.In(db.Location))
 	})
 }
 
@@ -52,6 +52,9 @@ func (c *customersListCmd) Run(ctx context.Context, a *app) error {
 		found, err := store.ListCustomers(ctx, db, c.After, c.Limit+1)
 		if err != nil {
 			return err
+		}
+		for i := range found {
+			found[i] = found[i].In(db.Location)
 		}
 		page := store.Page[store.Customer]{Data: found}
 		if len(found) > c.Limit {
@@ -74,7 +77,7 @@ func (c *customersShowCmd) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		return show(a, found)
+		return show(a, found.In(db.Location))
 	})
 }
 
@@ -96,7 +99,7 @@ func (c *customersSetTierCmd) Run(ctx context.Context, a *app) error {
 		}); err != nil {
 			return err
 		}
-		return show(a, moved)
+		return show(a, moved.In(db.Location))
 	})
 }
 
@@ -115,7 +118,7 @@ func (c *customersSetBetaCmd) Run(ctx context.Context, a *app) error {
 		}); err != nil {
 			return err
 		}
-		return show(a, changed)
+		return show(a, changed.In(db.Location))
 	})
 }
 

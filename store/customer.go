@@ -33,6 +33,16 @@ type Customer struct {
 	CreatedAt  time.Time  `json:"created_at"`
 }
 
+// In is the customer with its times in a time zone, as people are shown them.
+func (c Customer) In(zone *time.Location) Customer {
+	c.CreatedAt = c.CreatedAt.In(zone)
+	if c.OptedOutAt != nil {
+		at := c.OptedOutAt.In(zone)
+		c.OptedOutAt = &at
+	}
+	return c
+}
+
 // customerID leaves out what would need escaping in a path or a log line.
 var customerID = regexp.MustCompile(`^[A-Za-z0-9_.:@+-]{1,64}$`)
 
