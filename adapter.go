@@ -165,9 +165,14 @@ func (c *call) body() ([]byte, error) {
 	if err := wantContentType(c.r, "application/json"); err != nil {
 		return nil, err
 	}
+	tooLarge := store.Errorf(store.CodeTooLarge, "the body has more than %d bytes", maxBody)
+	if c.r.ContentLength > maxBody { // it is not waited for
+		c.w.Header().Set("Connection", "close")
+		return nil, tooLarge
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, store.Errorf(store.CodeTooLarge, "the body has more than %d bytes", maxBody)
+		return nil, tooLarge
 	}
 	if err != nil {
 		return nil, store.Errorf(store.CodeInvalid, "the body ended early")

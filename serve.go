@@ -67,13 +67,24 @@ func (serveCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
-	outbox, guard := webhook.NewOutbox(), a.config.guard()
+	guard := a.config.guard()
 	sender := webhook.NewSender(guard, a.config.Brand, version)
 	sender.Kill = webhook.NewKillSwitch(a.config.KillSwitch)
 	if a.config.Rollout == webhook.RolloutOff {
 		sender.Kill.Shut()
 	}
 	defer sender.Close()
+	server := a.api(db, log, guard, sender)
+	listener, err := net.Listen("tcp", a.config.Addr)
+	if err != nil {
+		return fmt.Errorf("JPINTEL_ADDR: %w", err)
+	}
+	return server.run(ctx, listener)
+}
+
+// api wires everything up to the listener.
+func (a *app) api(db *store.DB, log *slog.Logger, guard *webhook.Guard, sender *webhook.Sender) *api {
+	outbox := webhook.NewOutbox()
 	state := &programs.Service{DB: db, Outbox: outbox}
 	service := a.webhooks(db, outbox, guard)
 	service.Sender = sender
@@ -83,17 +94,12 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 		Retention: time.Duration(a.config.Retention), EventRetention: time.Duration(a.config.EventRetention), Steps: []func(context.Context) (bool, error){state.Step},
 	})
 	service.Changed = worker.Forget
-	server := &api{
+	return &api{
 		db: db, log: log, programs: state, worker: worker, tick: time.Duration(a.config.Tick),
 		hasAdmin: a.config.AdminToken != "", admin: sha256.Sum256([]byte(a.config.AdminToken)),
 		webhooks: service, fly: a.config.Fly != "", rollout: a.config.Rollout,
 		calls: newLimiters(a.config.callRate(), max(a.config.APIRate, 1)), guesses: newLimiters(rate.Every(guessEvery), guessBurst),
 	}
-	listener, err := net.Listen("tcp", a.config.Addr)
-	if err != nil {
-		return fmt.Errorf("JPINTEL_ADDR: %w", err)
-	}
-	return server.run(ctx, listener)
 }
 
 // webhooks is the service behind the customers' calls and the CLI.
