@@ -286,12 +286,13 @@ var statusOf = map[store.Code]int{
 }
 
 // writeError answers with {"detail":…}. What has no public code is logged here,
-// once, and its text stays inside.
+// once, and its text stays inside. It is masked all the same: nobody knows what
+// an error or a panic carries.
 func writeError(c *call, log *slog.Logger, err error) {
 	e, public := errors.AsType[*store.Error](err)
 	if !public {
 		if c.r.Context().Err() == nil {
-			log.Error("request_failed", "request_id", store.RequestID(c.r.Context()), "method", c.r.Method, "path", logPath(c.r.URL.Path), "error", err)
+			log.Error("request_failed", "request_id", store.RequestID(c.r.Context()), "method", c.r.Method, "path", logPath(c.r.URL.Path), "error", webhook.Mask(err.Error()))
 		}
 		e = &store.Error{Message: "internal error"}
 	}
@@ -301,7 +302,7 @@ func writeError(c *call, log *slog.Logger, err error) {
 	}
 	if e.Code == store.CodeUnavailable {
 		c.w.Header().Set("Retry-After", "1")
-		log.Warn("request_unavailable", "request_id", store.RequestID(c.r.Context()), "error", err)
+		log.Warn("request_unavailable", "request_id", store.RequestID(c.r.Context()), "error", webhook.Mask(err.Error()))
 	}
 	// The message may repeat what the caller sent, a key in the wrong place too.
 	// A map of strings always encodes.

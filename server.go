@@ -122,9 +122,7 @@ func (a *api) handler() http.Handler {
 	}
 	router.NotFound = fail(errNoCall)
 	router.MethodNotAllowed = http.HandlerFunc(methodNotAllowed)
-	router.PanicHandler = func(w http.ResponseWriter, r *http.Request, what any) {
-		writeError(&call{r: r, w: w}, a.log, fmt.Errorf("panic: %v\n%s", what, debug.Stack()))
-	}
+	router.PanicHandler = a.panicked
 	return a.observe(router)
 }
 
@@ -135,6 +133,11 @@ func methodNotAllowed(w http.ResponseWriter, _ *http.Request) {
 	allow := strings.Join(slices.DeleteFunc(allowed, func(m string) bool { return m == http.MethodOptions }), ", ")
 	w.Header().Set("Allow", allow)
 	_ = writeJSON(w, http.StatusMethodNotAllowed, map[string]string{"detail": "no such call: this path allows " + allow})
+}
+
+// panicked answers for a handler that has panicked: 500, and the log knows.
+func (a *api) panicked(w http.ResponseWriter, r *http.Request, what any) {
+	writeError(&call{r: r, w: w}, a.log, fmt.Errorf("panic: %v\n%s", what, debug.Stack()))
 }
 
 func (a *api) serve(r route, c *call) {
