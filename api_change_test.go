@@ -378,7 +378,7 @@ func TestPing(t *testing.T) {
 	}{{204, ""}, {418, webhook.Category4xx}, {410, webhook.Category4xx}} {
 		a := cus.call("POST", testPath(sub.SubscriptionID), nil, 200)
 		p := decode[webhook.PingAnswer](t, a)
-		text := fmt.Sprintf(`{"ok":%v,"event_id":%q,"status":%d,"duration_ms":%d,"error_category":%q,"error_detail":"","response_excerpt":"","remote_addr":%q}`+"\n",
+		text := fmt.Sprintf(`{"ok":%v,"event_id":%q,"status":%d,"duration_ms":%d,"error_category":%q,"error_detail":"","blocked_reason":"","response_excerpt":"","remote_addr":%q}`+"\n",
 			want.category == "", p.EventID, want.status, p.DurationMS, want.category, address)
 		if a.body != text {
 			t.Errorf("%s, want %s", a.body, text)
