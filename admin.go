@@ -93,7 +93,8 @@ func (a *api) importPrograms(c *call) error {
 }
 
 // patientReader gives each read of a long stream its own deadline, in place of
-// one over the whole request.
+// one over the whole request. So a drip can go on for ever; but only the
+// operator can begin one, and it holds nothing that others wait for.
 type patientReader struct {
 	body io.Reader
 	conn *http.ResponseController

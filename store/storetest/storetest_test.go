@@ -46,6 +46,7 @@ func TestCheck(t *testing.T) {
 		{"attempts are numbered from 1 without gaps, and counted", aDelivery + success + fmt.Sprintf(attempt, 2, 200)},
 		{"the totals are the deliveries'", aDelivery + `UPDATE webhook_totals SET deliveries = 2 WHERE status = 'pending'`},
 		{"a successful delivery ends with a 2xx", aDelivery + success + fmt.Sprintf(attempt, 1, 500)},
+		{"an attempt with the guard's word was blocked", aDelivery + success + fmt.Sprintf(attempt, 1, 204) + `UPDATE webhook_attempts SET blocked_reason = 'port'`},
 		{"a customer has at most 20 active subscriptions", `
 			INSERT INTO webhook_subscriptions (subscription_id, customer_id, url, events, envelope, since_seq, created_at_ms)
 			WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 21)
