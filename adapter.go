@@ -8,9 +8,12 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"mime"
 	"net/http"
+	"net/url"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -66,9 +69,13 @@ func endpoint[Req, Resp any](fn func(context.Context, Req) (Resp, error)) handle
 }
 
 func (c *call) bind(req reflect.Value) error {
+	query, err := c.query(queryNames(req.Type()))
+	if err != nil {
+		return err
+	}
 	members := map[string]reflect.Value{}
 	var raw reflect.Value
-	if err := c.bindFields(req, members, &raw); err != nil {
+	if err := c.bindFields(req, query, members, &raw); err != nil {
 		return err
 	}
 	if len(members) == 0 && !raw.IsValid() {
@@ -89,13 +96,41 @@ func (c *call) bind(req reflect.Value) error {
 	return decodeObject(body, members)
 }
 
-func (c *call) bindFields(req reflect.Value, members map[string]reflect.Value, raw *reflect.Value) error {
+// queryNames are the query parameters that a request has.
+func queryNames(req reflect.Type) (names []string) {
+	for _, field := range reflect.VisibleFields(req) {
+		if name := field.Tag.Get("query"); name != "" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// query reads the query as strictly as a body: every parameter known, and there
+// once.
+func (c *call) query(known []string) (url.Values, error) {
+	query, err := url.ParseQuery(c.r.URL.RawQuery)
+	if err != nil {
+		return nil, store.Errorf(store.CodeInvalid, "what follows the ? is not a query")
+	}
+	for _, name := range slices.Sorted(maps.Keys(query)) {
+		switch {
+		case !slices.Contains(known, name):
+			return nil, store.Errorf(store.CodeInvalid, "%s: unknown parameter", name)
+		case len(query[name]) > 1:
+			return nil, store.Errorf(store.CodeInvalid, "%s: there twice", name)
+		}
+	}
+	return query, nil
+}
+
+func (c *call) bindFields(req reflect.Value, query url.Values, members map[string]reflect.Value, raw *reflect.Value) error {
 	for i := range req.NumField() {
 		field, value := req.Type().Field(i), req.Field(i)
 		tag := field.Tag
 		switch {
 		case field.Anonymous:
-			if err := c.bindFields(value, members, raw); err != nil {
+			if err := c.bindFields(value, query, members, raw); err != nil {
 				return err
 			}
 		case tag.Get("bind") == "customer":
@@ -103,7 +138,7 @@ func (c *call) bindFields(req reflect.Value, members map[string]reflect.Value, r
 		case tag.Get("path") != "":
 			value.SetString(c.params.ByName(tag.Get("path")))
 		case tag.Get("query") != "":
-			if err := setQuery(value, tag.Get("query"), c.r.URL.Query().Get(tag.Get("query"))); err != nil {
+			if err := setQuery(value, tag.Get("query"), query.Get(tag.Get("query"))); err != nil {
 				return err
 			}
 		case tag.Get("header") != "":
@@ -174,9 +209,14 @@ func (c *call) body(limit int64) ([]byte, error) {
 	if err := wantContentType(c.r, "application/json"); err != nil {
 		return nil, err
 	}
+	tooLarge := store.Errorf(store.CodeTooLarge, "the body has more than %d bytes", limit)
+	if c.r.ContentLength > limit { // it is not waited for
+		c.w.Header().Set("Connection", "close")
+		return nil, tooLarge
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		return nil, store.Errorf(store.CodeTooLarge, "the body has more than %d bytes", limit)
+		return nil, tooLarge
 	}
 	if err != nil {
 		return nil, store.Errorf(store.CodeInvalid, "the body ended early")
@@ -294,12 +334,13 @@ var statusOf = map[store.Code]int{
 }
 
 // writeError answers with {"detail":…}. What has no public code is logged here,
-// once, and its text stays inside.
+// once, and its text stays inside. It is masked all the same: nobody knows what
+// an error or a panic carries.
 func writeError(c *call, log *slog.Logger, err error) {
 	e, public := errors.AsType[*store.Error](err)
 	if !public {
 		if c.r.Context().Err() == nil {
-			log.Error("request_failed", "request_id", store.RequestID(c.r.Context()), "method", c.r.Method, "path", logPath(c.r.URL.Path), "error", err)
+			log.Error("request_failed", "request_id", store.RequestID(c.r.Context()), "method", c.r.Method, "path", logPath(c.r.URL.Path), "error", webhook.Mask(err.Error()))
 		}
 		e = &store.Error{Message: "internal error"}
 	}
@@ -309,7 +350,7 @@ func writeError(c *call, log *slog.Logger, err error) {
 	}
 	if e.Code == store.CodeUnavailable {
 		c.w.Header().Set("Retry-After", "1")
-		log.Warn("request_unavailable", "request_id", store.RequestID(c.r.Context()), "error", err)
+		log.Warn("request_unavailable", "request_id", store.RequestID(c.r.Context()), "error", webhook.Mask(err.Error()))
 	}
 	// The message may repeat what the caller sent, a key in the wrong place too.
 	// A map of strings always encodes.

@@ -42,6 +42,7 @@ func (a *api) createCustomer(ctx context.Context, r createCustomerRequest) (answ
 			store.Customer{CustomerID: r.CustomerID, Tier: r.Tier, Email: r.Email, Beta: r.Beta, DailyLimit: r.DailyLimit})
 		return err
 	})
+	answer.Customer = answer.Customer.In(a.db.Location)
 	return answer, err
 }
 
@@ -78,6 +79,9 @@ const streamPause = time.Minute
 
 // importPrograms takes a stream of programs; what is counted is on disk.
 func (a *api) importPrograms(c *call) error {
+	if _, err := c.query(nil); err != nil {
+		return err
+	}
 	if err := wantContentType(c.r, "application/x-ndjson"); err != nil {
 		return err
 	}
@@ -89,7 +93,8 @@ func (a *api) importPrograms(c *call) error {
 }
 
 // patientReader gives each read of a long stream its own deadline, in place of
-// one over the whole request.
+// one over the whole request. So a drip can go on for ever; but only the
+// operator can begin one, and it holds nothing that others wait for.
 type patientReader struct {
 	body io.Reader
 	conn *http.ResponseController

@@ -88,8 +88,8 @@ func TestChangeIsRefused(t *testing.T) {
 		`{"url":""}`:                     "url: required",
 		`{"url":1}`:                      "url: want a string or null",
 		`{"url":"ftp://x.jp/"}`:          "https required",
-		`{"url":"https://10.0.0.1/"}`:    "url: the address is not a public one",
-		`{"url":"http://127.0.0.1/#a"}`:  "url: no fragment (#)",
+		`{"url":"https://10.0.0.1/"}`:    "url: the address is not a public one (private_address)",
+		`{"url":"http://127.0.0.1/#a"}`:  "url: no fragment (#) (fragment)",
 		`{"events":[]}`:                  "events: want at least one event type",
 		`{"events":["webhook.test"]}`:    `events: unknown event type "webhook.test"; GET /v1/event-types lists them`,
 		`{"events":["usage.finalized"]}`: `filter: unknown attribute "prefecture"; these types can be filtered by nothing`,
@@ -378,7 +378,7 @@ func TestPing(t *testing.T) {
 	}{{204, ""}, {418, webhook.Category4xx}, {410, webhook.Category4xx}} {
 		a := cus.call("POST", testPath(sub.SubscriptionID), nil, 200)
 		p := decode[webhook.PingAnswer](t, a)
-		text := fmt.Sprintf(`{"ok":%v,"event_id":%q,"status":%d,"duration_ms":%d,"error_category":%q,"error_detail":"","response_excerpt":"","remote_addr":%q}`+"\n",
+		text := fmt.Sprintf(`{"ok":%v,"event_id":%q,"status":%d,"duration_ms":%d,"error_category":%q,"error_detail":"","blocked_reason":"","response_excerpt":"","remote_addr":%q}`+"\n",
 			want.category == "", p.EventID, want.status, p.DurationMS, want.category, address)
 		if a.body != text {
 			t.Errorf("%s, want %s", a.body, text)

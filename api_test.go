@@ -202,8 +202,8 @@ func TestHTTPSRequired(t *testing.T) {
 	for _, u := range []string{"http://hooks.example.com/", "http://127.0.0.1/", "ftp://hooks.example.com/", "hooks.example.com"} {
 		cus.refused("POST", subscribePath, map[string]any{"url": u, "events": []string{"program.created"}}, 400, "https required")
 	}
-	cus.refused("POST", subscribePath, `{"url":"https://127.0.0.1/","events":["program.created"]}`, 400, "url: the address is not a public one")
-	cus.refused("POST", subscribePath, `{"url":"https://93.184.216.34:25/","events":["program.created"]}`, 400, "url: port 25 is not one of 443, 8443")
+	cus.refused("POST", subscribePath, `{"url":"https://127.0.0.1/","events":["program.created"]}`, 400, "url: the address is not a public one (loopback_address)")
+	cus.refused("POST", subscribePath, `{"url":"https://93.184.216.34:25/","events":["program.created"]}`, 400, "url: port 25 is not one of 443, 8443 (port)")
 	if got := get[subscriptionPage](cus, listPath).Data; len(got) != 0 {
 		t.Errorf("subscriptions: %+v", got)
 	}
@@ -462,8 +462,8 @@ func TestBadBodies(t *testing.T) {
 		{`{"url":"http://127.0.0.1/","events":["usage.finalized"],"filter":{"currency":"USD"}}`, 400, `filter: unknown attribute "currency"; these types can be filtered by nothing`},
 		{`{` + good + `,"envelope":"v3"}`, 400, "envelope: want v1 or v2"},
 		{`{` + good + `,"description":"` + strings.Repeat("あ", 86) + `"}`, 400, "description: at most 256 bytes"},
-		{`{"url":"http://u:p@127.0.0.1/","events":["program.created"]}`, 400, "url: no user name or password"},
-		{`{"url":"http://127.0.0.1/#","events":["program.created"]}`, 400, "url: no fragment (#)"},
+		{`{"url":"http://u:p@127.0.0.1/","events":["program.created"]}`, 400, "url: no user name or password (userinfo)"},
+		{`{"url":"http://127.0.0.1/#","events":["program.created"]}`, 400, "url: no fragment (#) (fragment)"},
 		{big, 413, "the body has more than 65536 bytes"},
 		{big[:64<<10], 400, "the body is not a JSON object"},
 	} {
@@ -599,7 +599,7 @@ func TestUnknownCalls(t *testing.T) {
 func TestHealth(t *testing.T) {
 	s := newServer(t)
 	nobody := s.admin.with("Authorization", "")
-	want := `{"status":"ok","version":"` + version + `","kill_switch":{"on":false,"source":""}}` + "\n"
+	want := `{"status":"ok","version":"` + version + `","kill_switch":{"on":false,"source":""},"rollout":"ga"}` + "\n"
 	if a := nobody.call("GET", "/healthz", nil, 200); a.body != want {
 		t.Errorf("healthz: %s", a.body)
 	}

@@ -295,7 +295,13 @@ func (c *testClient) send(method, path string, body any) (testAnswer, error) {
 // methods.
 func (c *testClient) undocumented(method, path string) testAnswer {
 	c.server.t.Helper()
-	a, err := c.do(method, path, nil, func(*http.Request, testAnswer) error { return nil })
+	return c.undocumentedWith(method, path, nil)
+}
+
+// undocumentedWith is undocumented with a body.
+func (c *testClient) undocumentedWith(method, path string, body any) testAnswer {
+	c.server.t.Helper()
+	a, err := c.do(method, path, body, func(*http.Request, testAnswer) error { return nil })
 	if err != nil {
 		c.server.t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -24,14 +25,15 @@ type commands struct {
 	Serve         serveCmd        `cmd:"" help:"Serve the API and send webhooks."`
 	Demo          demoCmd         `cmd:"" help:"Show everything in one go, on a temporary file."`
 	Listen        listenCmd       `cmd:"" help:"A local receiver that verifies signatures and prints what arrives."`
-	Migrate       migrateCmd      `cmd:"" help:"Bring the file's schema up to date and list what ran."`
+	Migrate       migrateCmd      `cmd:"" help:"The file's schema: bring it up to date, or show its status."`
 	Config        configCmd       `cmd:"" help:"Print every environment variable with its value and meaning."`
-	Customers     customersCmd    `cmd:"" help:"Customers: add, list, show, set-tier, set-limit."`
+	Customers     customersCmd    `cmd:"" help:"Customers: add, list, show, set-tier, set-limit, set-beta."`
 	Keys          keysCmd         `cmd:"" help:"API keys: create, list, revoke; secrets: rekey."`
 	Programs      programsCmd     `cmd:"" help:"Programs: import."`
 	Events        eventsCmd       `cmd:"" help:"Events: list, show, publish."`
 	Subscriptions subscriptionCmd `cmd:"" help:"Subscriptions: list, show."`
 	Deliveries    deliveriesCmd   `cmd:"" help:"Deliveries: list, show."`
+	Rollout       rolloutCmd      `cmd:"" help:"Whom webhooks are open to: status."`
 	KillSwitch    killSwitchCmd   `cmd:"" help:"Stop every webhook request, or let them go on: status, on, off."`
 	Version       versionCmd      `cmd:"" help:"Print the version."`
 }
@@ -151,25 +153,56 @@ type configCmd struct{}
 // Run prints the configuration.
 func (configCmd) Run(a *app) error { return a.config.print(a.stdout, a.json) }
 
-type migrateCmd struct{}
+type migrateCmd struct {
+	Up     migrateUpCmd     `cmd:"" default:"1" help:"Bring the file's schema up to date and list what ran. The default."`
+	Status migrateStatusCmd `cmd:"" help:"List what ran and what is pending, and change nothing."`
+}
+
+type (
+	migrateUpCmd     struct{}
+	migrateStatusCmd struct{}
+)
 
 // Run migrates, which opening does, and lists the schema's history.
-func (migrateCmd) Run(ctx context.Context, a *app) error {
+func (migrateUpCmd) Run(ctx context.Context, a *app) error {
 	return a.withDB(ctx, func(db *store.DB) error {
 		applied, err := db.Migrations(ctx)
 		if err != nil {
 			return err
 		}
-		type row struct {
-			Version   int       `json:"version"`
-			Name      string    `json:"name"`
-			SHA256    string    `json:"sha256"`
-			AppliedAt time.Time `json:"applied_at"`
+		return a.listMigrations(applied)
+	})
+}
+
+// Run needs no keys, and works beside a server that an older or a newer program
+// has started.
+func (migrateStatusCmd) Run(ctx context.Context, a *app) error {
+	found, err := store.MigrationStatus(ctx, a.config.DB)
+	if len(found) == 0 && err != nil {
+		return err
+	}
+	return errors.Join(a.listMigrations(found), err)
+}
+
+func (a *app) listMigrations(found []store.Applied) error {
+	type row struct {
+		Version   int        `json:"version"`
+		Name      string     `json:"name"`
+		SHA256    string     `json:"sha256"`
+		AppliedAt *time.Time `json:"applied_at"` // null: it is pending
+	}
+	page := store.Page[row]{Data: []row{}}
+	for _, m := range found {
+		r := row{m.Version, m.Name, m.Hash, nil}
+		if !m.At.IsZero() {
+			r.AppliedAt = &m.At
 		}
-		page := store.Page[row]{Data: []row{}}
-		for _, m := range applied {
-			page.Data = append(page.Data, row{m.Version, m.Name, m.Hash, m.At})
+		page.Data = append(page.Data, r)
+	}
+	return list(a, page, "VERSION\tNAME\tAPPLIED", func(r row) []any {
+		if r.AppliedAt == nil {
+			return []any{r.Version, r.Name, "pending"}
 		}
-		return list(a, page, "VERSION\tNAME\tAPPLIED", func(r row) []any { return []any{r.Version, r.Name, r.AppliedAt.Format(time.RFC3339)} })
+		return []any{r.Version, r.Name, when(r.AppliedAt)}
 	})
 }

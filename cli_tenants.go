@@ -16,6 +16,7 @@ type customersCmd struct {
 	Show     customersShowCmd     `cmd:"" help:"Show one customer."`
 	SetTier  customersSetTierCmd  `cmd:"" help:"Move a customer to the free or the paid tier."`
 	SetLimit customersSetLimitCmd `cmd:"" help:"Change how many API calls a customer may make a day."`
+	SetBeta  customersSetBetaCmd  `cmd:"" help:"Let a customer take part in the beta, or no more."`
 }
 
 type customersAddCmd struct {
@@ -36,7 +37,7 @@ func (c *customersAddCmd) Run(ctx context.Context, a *app) error {
 		}); err != nil {
 			return err
 		}
-		return show(a, added)
+		return show(a, added.In(db.Location))
 	})
 }
 
@@ -54,6 +55,9 @@ func (c *customersListCmd) Run(ctx context.Context, a *app) error {
 		found, err := store.ListCustomers(ctx, db, c.After, c.Limit+1)
 		if err != nil {
 			return err
+		}
+		for i := range found {
+			found[i] = found[i].In(db.Location)
 		}
 		page := store.Page[store.Customer]{Data: found}
 		if len(found) > c.Limit {
@@ -76,7 +80,7 @@ func (c *customersShowCmd) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		return show(a, found)
+		return show(a, found.In(db.Location))
 	})
 }
 
@@ -98,7 +102,26 @@ func (c *customersSetTierCmd) Run(ctx context.Context, a *app) error {
 		}); err != nil {
 			return err
 		}
-		return show(a, moved)
+		return show(a, moved.In(db.Location))
+	})
+}
+
+type customersSetBetaCmd struct {
+	ID   string `arg:"" help:"The customer's id."`
+	Beta string `arg:"" enum:"on,off" help:"on or off."`
+}
+
+// Run sets or takes the flag. A running server heeds it at once.
+func (c *customersSetBetaCmd) Run(ctx context.Context, a *app) error {
+	return a.withDB(ctx, func(db *store.DB) error {
+		var changed store.Customer
+		if err := db.Write(ctx, func(tx *store.Tx) (err error) {
+			changed, err = store.SetBeta(tx, c.ID, c.Beta == "on")
+			return err
+		}); err != nil {
+			return err
+		}
+		return show(a, changed.In(db.Location))
 	})
 }
 

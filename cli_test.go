@@ -166,6 +166,7 @@ var cliWrong = map[string][]string{
 	"JPINTEL_PUBLIC_URL":                   {"hooks.example.jp", "ftp://hooks.example.jp", "https://"},
 	"JPINTEL_TIMEZONE":                     {"Asia/Edo", "JST+9"},
 	"JPINTEL_WEBHOOK_GLOBAL_KILL_SWITCH":   {"on", "2"},
+	"JPINTEL_WEBHOOK_ROLLOUT":              {"on", "GA", "alpha"},
 	"JPINTEL_WEBHOOK_DISPATCH_CONCURRENCY": {"0", "-1", "many", "1.5"},
 	"JPINTEL_WEBHOOK_ENDPOINT_CONCURRENCY": {"0", "-1", "many"},
 	"JPINTEL_WEBHOOK_RATE":                 {"-1", "30/s"},

@@ -239,6 +239,24 @@ func (c *deliveriesShowCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
+type rolloutCmd struct {
+	Status rolloutStatusCmd `cmd:"" help:"Tell whom webhooks are open to."`
+}
+
+type rolloutStatusCmd struct{}
+
+// Run tells what the environment says, which holds for a server from its start
+// on: what the running one has is in its /healthz.
+func (rolloutStatusCmd) Run(a *app) error {
+	fmt.Fprintln(a.stderr, map[webhook.Rollout]string{
+		webhook.RolloutOff:  "Webhooks are open to nobody: every webhook call answers 503, and nothing is sent.",
+		webhook.RolloutBeta: "Webhooks are open to paid customers with the beta flag (jpintel customers set-beta).",
+		webhook.RolloutGA:   "Webhooks are open to every paid customer.",
+	}[a.config.Rollout])
+	fmt.Fprintln(a.stderr, "JPINTEL_WEBHOOK_ROLLOUT changes it at the next start of the server.")
+	return show(a, map[string]webhook.Rollout{"rollout": a.config.Rollout})
+}
+
 type killSwitchCmd struct {
 	Status killSwitchStatusCmd `cmd:"" help:"Tell whether it is on, and what turned it on."`
 	On     killSwitchOnCmd     `cmd:"" help:"Stop every webhook request within a second; it stays on over a restart."`

@@ -37,6 +37,7 @@ type Config struct {
 	Timezone Location `env:"JPINTEL_TIMEZONE" envDefault:"Asia/Tokyo" form:"a name like Asia/Tokyo" doc:"days, and the times that customers are shown"`
 
 	KillSwitch          bool               `env:"JPINTEL_WEBHOOK_GLOBAL_KILL_SWITCH" envDefault:"0" form:"0 or 1" doc:"1: not one request to customers' URLs; events are kept and go out afterwards"`
+	Rollout             webhook.Rollout    `env:"JPINTEL_WEBHOOK_ROLLOUT" envDefault:"ga" form:"off, beta or ga" doc:"whom webhooks are open to: nobody (every webhook call answers 503, nothing is sent), paid customers with the beta flag, or every paid customer"`
 	Concurrency         int                `env:"JPINTEL_WEBHOOK_DISPATCH_CONCURRENCY" envDefault:"64" form:"a positive number" doc:"webhook requests in flight, in all"`
 	EndpointConcurrency int                `env:"JPINTEL_WEBHOOK_ENDPOINT_CONCURRENCY" envDefault:"4" form:"a positive number" doc:"webhook requests in flight to one subscription"`
 	Rate                int                `env:"JPINTEL_WEBHOOK_RATE" envDefault:"30" form:"a number, 0 for no limit" doc:"webhook requests a second, and as a burst, to one URL of a customer"`

@@ -108,11 +108,13 @@ func docsClaims(t *testing.T) []docsClaim {
 		{addresses, `ports | …, no others`, strings.ReplaceAll(ports, " or ", " and ")},
 
 		{reference, `You may have … active`, subscriptions},
-		{reference, `You have … active`, subscriptions},
+		{reference, `One of: you have … active`, subscriptions},
 		{reference, `port … (see`, ports},
 		{reference, `The first … of the answer's body`, kept},
-		{reference, `objects in UTF-8, at most …, with`, docsWords(secConstant(t, "main", "maxBody"))},
+		{reference, `objects in UTF-8, at most … where`, docsWords(secConstant(t, "main", "maxBody"))},
 		{reference, `The body has more than …. |`, docsWords(secConstant(t, "main", "maxBody"))},
+		{reference, `| More than … of body`, constant("maxPublishBody")},
+		{reference, "or more than … of `data`", data},
 		{reference, "`409` | … replaced secrets are still valid", strings.ToUpper(docsCount(t, secrets)[:1]) + docsCount(t, secrets)[1:]},
 		{reference, `a time that is more than … off`, strings.Replace(tolerance, "5", "five", 1)},
 	}

@@ -74,27 +74,32 @@ func tooMany(w http.ResponseWriter, wait time.Duration, message string) error {
 	return store.Errorf(store.CodeRateLimited, "%s", message)
 }
 
+// flyNeighbours is Fly's private network, 6PN. Fly's proxy, which is in front of
+// the service, does not come from there.
+var flyNeighbours = netip.MustParsePrefix("fdaa::/16")
+
 // clientAddress is who a request comes from, as far as limits go: an IPv4
 // address, or an IPv6 network of 64 bits, which is one customer's line. behindFly
-// says that Fly's proxy is in front, whose header can be trusted.
+// says that Fly's proxy is in front: its header is believed, but not from a
+// neighbour in the private network, who goes around the proxy.
 func clientAddress(r *http.Request, behindFly bool) string {
 	text, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		text = r.RemoteAddr
 	}
-	if given := r.Header.Get("Fly-Client-IP"); behindFly && given != "" {
-		text = given
-	}
-	addr, err := netip.ParseAddr(text)
+	peer, err := netip.ParseAddr(text)
 	if err != nil {
 		return text
 	}
-	if addr = addr.Unmap(); addr.Is4() {
-		return addr.String()
+	if given, err := netip.ParseAddr(r.Header.Get("Fly-Client-IP")); err == nil && behindFly && !flyNeighbours.Contains(peer.WithZone("")) {
+		peer = given
 	}
-	network, err := addr.Prefix(64)
+	if peer = peer.Unmap().WithZone(""); peer.Is4() {
+		return peer.String()
+	}
+	network, err := peer.Prefix(64)
 	if err != nil {
-		return addr.String() // unreachable: an IPv6 address has 128 bits
+		return peer.String() // unreachable: an IPv6 address has 128 bits
 	}
 	return network.String()
 }

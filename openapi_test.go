@@ -65,11 +65,11 @@ func checkOperation(t *testing.T, r route, op *openapi3.Operation) {
 			security += strings.Join(slices.Collect(maps.Keys(s)), ",")
 		}
 	}
-	want := map[access]string{open: "", customer: "apiKey", paid: "apiKey", admin: "admin"}[r.who]
+	want := map[access]string{open: "", customer: "apiKey", paid: "apiKey", hooks: "apiKey", admin: "admin"}[r.who]
 	if security != want {
 		t.Errorf("%s %s: security %q, want %q", r.method, r.path, security, want)
 	}
-	for status, wanted := range map[int]bool{401: r.who != open, 403: r.who == paid, 429: r.who != open, 500: true} {
+	for status, wanted := range map[int]bool{401: r.who != open, 403: r.who == paid || r.who == hooks, 429: r.who != open, 500: true} {
 		if (op.Responses.Status(status) != nil) != wanted {
 			t.Errorf("%s %s: the answer %d is documented: %v, want %v", r.method, r.path, status, !wanted, wanted)
 		}

@@ -5,8 +5,10 @@ import (
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -22,6 +24,7 @@ import (
 	"testing"
 	"time"
 
+	"jpintel/store"
 	"jpintel/webhook"
 )
 
@@ -450,6 +453,7 @@ func TestSecretsStaySecret(t *testing.T) {
 			t.Errorf("%d of 5 secrets are masked: %s", n, d.text)
 		}
 	}
+	turned := secLifeOfASubscription(t, s, secrets, keys[0], texts)
 	maps.Copy(texts, secFiles(t, dir)) // while the server has it open, and before a command checkpoints the WAL
 	if texts["jpintel.db-wal"] == "" || texts["jpintel.db.lock"] == "" {
 		t.Error("there is no WAL, or no lock file")
@@ -491,14 +495,19 @@ func TestSecretsStaySecret(t *testing.T) {
 	for name, text := range secFiles(t, dir) {
 		texts["the closed "+name] = text
 	}
+	if headers, _ := turned.requests(); len(headers) != 3 {
+		t.Errorf("%d pings", len(headers))
+	}
 	texts["the second log"], texts["the third log"] = s2.stdout.String(), s3.stdout.String()
-	for i, e := range echoes[:2] {
+	for i, e := range append(echoes[:2:2], turned) {
 		headers, _ := e.requests()
 		for _, h := range headers {
-			_, mac, _ := strings.Cut(h.Get("X-Jpintel-Signature"), "v1=")
-			for place, text := range texts {
-				if mac == "" || strings.Contains(text, mac) {
-					t.Errorf("the signature that receiver %d has echoed is in %s", i, place)
+			_, macs, _ := strings.Cut(h.Get("X-Jpintel-Signature"), "v1=")
+			for mac := range strings.SplitSeq(macs, ",v1=") { // several, in a rotation
+				for place, text := range texts {
+					if mac == "" || strings.Contains(text, mac) {
+						t.Errorf("the signature that receiver %d has echoed is in %s", i, place)
+					}
 				}
 			}
 		}
@@ -514,6 +523,47 @@ func TestSecretsStaySecret(t *testing.T) {
 	if !strings.Contains(texts["the log"], `"customer_id_hash"`) {
 		t.Error("the log has no customer_id_hash")
 	}
+}
+
+// secLifeOfASubscription changes a subscription in every way that there is, and
+// tests it each time; its receiver repeats every secret. What the API answers
+// goes into texts, but for the answers that a new secret is handed out in.
+func secLifeOfASubscription(t *testing.T, s *secServer, secrets *secSecrets, key string, texts map[string]string) *secEcho {
+	t.Helper()
+	echo := newSecEcho(t, func(lines []string) string { return strings.Join(lines, "\n") }, func(int) int { return http.StatusInternalServerError })
+	sub := s.subscribe(t, key, echo.url, "usage.finalized")
+	echo.give(secrets.add("signing secret", sub.SigningSecret), key, "Authorization: Bearer "+s.token)
+	path := "/v1/webhooks/subscriptions/" + sub.SubscriptionID
+	call := func(want int, method, path, body string) {
+		t.Helper()
+		a := s.call(t, method, path, body, "X-API-Key", key)
+		texts[fmt.Sprintf("%s %s, %d", method, path, len(texts))] = a.body
+		if a.status != want {
+			t.Errorf("%s %s: %d %s, want %d", method, path, a.status, a.body, want)
+		}
+		if strings.Contains(path, "/test/") && !strings.Contains(a.body, "[masked]") {
+			t.Errorf("the receiver has repeated nothing: %s", a.body)
+		}
+	}
+	test := "/v1/webhooks/test/" + sub.SubscriptionID
+	call(200, "POST", test, "")
+	var turned secSubscription
+	s.must(t, &turned, "POST", path+"/rotate-secret", nil, "X-API-Key", key)
+	echo.give(secrets.add("new signing secret", turned.SigningSecret))
+	call(200, "POST", test, "") // signed with both
+	call(200, "PATCH", path, `{"url":"`+echo.url+`","envelope":"v2","description":"changed"}`)
+	call(400, "PATCH", path, `{"url":"https://x:`+key+`@hooks.example.com/"}`)
+	call(400, "PATCH", path, `{"events":["`+turned.SigningSecret+`"]}`)
+	call(400, "PATCH", path, `{"`+turned.SigningSecret+`":"`+key+`"}`)
+	call(400, "POST", path+"/rotate-secret?"+key+"=1", "")
+	call(204, "POST", path+"/rotate-secret/finish", "")
+	call(200, "POST", test, "") // signed with the new one
+	call(200, "PUT", "/v1/webhooks/opt-out", "")
+	call(200, "GET", path, "")
+	call(200, "DELETE", "/v1/webhooks/opt-out", "")
+	call(200, "POST", path+"/disable", "")
+	call(200, "GET", "/v1/webhooks/subscriptions", "")
+	return echo
 }
 
 // secMisuse calls the API in ways that bring a key where it does not belong.
@@ -548,7 +598,45 @@ func secMisuse(t *testing.T, s *secServer, key string) (answers []secAnswer) {
 	call(400, "GET", "/v1/webhooks/subscriptions?cursor="+key, "", good...)
 	call(400, "GET", "/v1/webhooks/subscriptions?limit="+key, "", good...)
 	call(404, "GET", "/v1/events/unknown", "", good...)
+	call(400, "GET", "/v1/webhooks/subscriptions?"+key+"=1", "", good...)
+	call(400, "POST", "/v1/saved-filters", `{"filter":{"`+key+`":["x"]}}`, good...)
+	lines := `{"unified_id":"` + key + `","primary_name":1}` + "\n" + `{"unified_id":"x","` + key + "\n" + `{"` + key + `":"` + key + `"}` + "\n" + key + "\n"
+	call(200, "POST", "/v1/admin/programs", lines, append(s.operator(), "Content-Type", "application/x-ndjson")...)
+	call(400, "POST", "/v1/admin/customers", `{"customer_id":"`+key+` ","tier":"paid"}`, s.operator()...)
+	call(400, "POST", "/v1/admin/customers", `{"customer_id":"x","tier":"`+key+`"}`, s.operator()...)
+	call(400, "POST", "/v1/admin/customers", `{"customer_id":"x","email":"`+key+`"}`, s.operator()...)
 	return answers
+}
+
+// What a panic or an inner error carries is not in the answer, and in the log it
+// is masked.
+func TestSecretsInFaults(t *testing.T) {
+	secrets := &secSecrets{needles: map[string]string{}}
+	key, secret := secrets.add("API key", "jpk_"+randomHex()), secrets.add("signing secret", "whsec_"+randomHex())
+	var log bytes.Buffer
+	a := &api{log: slog.New(slog.NewJSONHandler(&log, nil))}
+	carries := "about " + key + " and\n" + secret + ", Authorization: Bearer " + secToken
+	for i, fault := range []func(http.ResponseWriter, *http.Request){
+		func(w http.ResponseWriter, r *http.Request) { a.panicked(w, r, carries) },
+		func(w http.ResponseWriter, r *http.Request) { a.panicked(w, r, errors.New(carries)) },
+		func(w http.ResponseWriter, r *http.Request) {
+			writeError(&call{r: r, w: w}, a.log, errors.New(carries))
+		},
+		func(w http.ResponseWriter, r *http.Request) {
+			writeError(&call{r: r, w: w}, a.log, &store.Error{Code: store.CodeUnavailable, Message: "not now", Err: errors.New(carries)})
+		},
+	} {
+		answer := httptest.NewRecorder()
+		fault(answer, httptest.NewRequest("POST", "/v1/webhooks/subscribe", nil))
+		want := map[bool]int{true: 503, false: 500}[i == 3]
+		if answer.Code != want || strings.Contains(answer.Body.String(), "about") {
+			t.Errorf("fault %d: %d %s", i, answer.Code, answer.Body)
+		}
+	}
+	secrets.search(t, map[string]string{"the log": log.String()})
+	if strings.Contains(log.String(), secToken) || strings.Count(log.String(), "[masked]") != 12 || !strings.Contains(log.String(), "goroutine") {
+		t.Errorf("the log: %s", &log)
+	}
 }
 
 // The same for a key that stands in the path, which is where a customer's id

@@ -67,33 +67,42 @@ func (serveCmd) Run(ctx context.Context, a *app) error {
 }
 
 func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
-	outbox, guard := webhook.NewOutbox(), a.config.guard()
+	guard := a.config.guard()
 	sender := webhook.NewSender(guard, a.config.Brand, version)
 	sender.Kill = webhook.NewKillSwitch(a.config.KillSwitch)
+	if a.config.Rollout == webhook.RolloutOff {
+		sender.Kill.Shut()
+	}
 	defer sender.Close()
+	server := a.api(db, log, guard, sender)
+	listener, err := net.Listen("tcp", a.config.Addr)
+	if err != nil {
+		return fmt.Errorf("JPINTEL_ADDR: %w", err)
+	}
+	return server.run(ctx, listener)
+}
+
+// api wires everything up to the listener.
+func (a *app) api(db *store.DB, log *slog.Logger, guard *webhook.Guard, sender *webhook.Sender) *api {
+	outbox := webhook.NewOutbox()
 	state := &programs.Service{DB: db, Outbox: outbox}
 	service := a.webhooks(db, outbox, guard)
 	service.Sender = sender
 	worker := webhook.NewWorker(db, outbox, sender, log, webhook.WorkerOptions{
 		Schedule: a.config.schedule(), Concurrency: a.config.Concurrency, EndpointConcurrency: a.config.EndpointConcurrency,
-		Rate: a.config.Rate, Cap: service.Cap, DeadLetterLimit: a.config.DeadLetterLimit, Tick: time.Duration(a.config.Tick), Drain: drain,
+		Rate: a.config.Rate, Cap: service.Cap, DeadLetterLimit: a.config.DeadLetterLimit, BetaOnly: a.config.Rollout == webhook.RolloutBeta, Tick: time.Duration(a.config.Tick), Drain: drain,
 		Retention: time.Duration(a.config.Retention), EventRetention: time.Duration(a.config.EventRetention), Steps: []func(context.Context) (bool, error){
 			state.Step,
 			func(ctx context.Context) (bool, error) { return store.ForgetKeys(ctx, db) },
 		},
 	})
 	service.Changed = worker.Forget
-	server := &api{
+	return &api{
 		db: db, log: log, programs: state, worker: worker, tick: time.Duration(a.config.Tick),
 		hasAdmin: a.config.AdminToken != "", admin: sha256.Sum256([]byte(a.config.AdminToken)),
-		webhooks: service, fly: a.config.Fly != "",
+		webhooks: service, fly: a.config.Fly != "", rollout: a.config.Rollout,
 		calls: newLimiters(a.config.callRate(), max(a.config.APIRate, 1)), guesses: newLimiters(rate.Every(guessEvery), guessBurst),
 	}
-	listener, err := net.Listen("tcp", a.config.Addr)
-	if err != nil {
-		return fmt.Errorf("JPINTEL_ADDR: %w", err)
-	}
-	return server.run(ctx, listener)
 }
 
 // webhooks is the service behind the customers' calls and the CLI.
@@ -128,7 +137,7 @@ func (a *api) run(ctx context.Context, listener net.Listener) error {
 	}
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	a.log.Info("listening", "addr", listener.Addr().String(), "version", version, "schema", len(schema), "boot_id", a.db.BootID, "db", a.db.Path(), "pid", os.Getpid())
+	a.log.Info("listening", "addr", listener.Addr().String(), "version", version, "schema", len(schema), "boot_id", a.db.BootID, "db", a.db.Path(), "pid", os.Getpid(), "rollout", string(a.rollout))
 
 	var failed error
 	select {

@@ -36,6 +36,7 @@ const (
 	open     access = iota // anybody
 	customer               // whoever has an API key
 	paid                   // a customer on the paid tier
+	hooks                  // a customer that webhooks are open to: on the paid tier, and the rollout lets it in
 	admin                  // the operator
 )
 
@@ -59,6 +60,7 @@ type api struct {
 	calls    *limiters // by customer
 	guesses  *limiters // wrong keys and tokens, by address
 	fly      bool      // Fly's proxy is in front
+	rollout  webhook.Rollout
 }
 
 // routes is the whole surface. Every route is in docs/openapi.yaml; a test
@@ -69,22 +71,22 @@ func (a *api) routes() []route {
 		{"GET", "/healthz", open, endpoint(a.health)},
 		{"GET", "/readyz", open, endpoint(a.ready)},
 
-		{"POST", "/v1/webhooks/subscribe", paid, endpoint(w.Subscribe)},
-		{"GET", "/v1/webhooks/subscriptions", paid, endpoint(w.Subscriptions)},
-		{"GET", "/v1/webhooks/subscriptions/:id", paid, endpoint(w.Subscription)},
-		{"DELETE", "/v1/webhooks/subscriptions/:id", paid, endpoint(w.Unsubscribe)},
-		{"PATCH", "/v1/webhooks/subscriptions/:id", paid, endpoint(w.Change)},
-		{"POST", "/v1/webhooks/subscriptions/:id/disable", paid, endpoint(w.Disable)},
-		{"POST", "/v1/webhooks/subscriptions/:id/enable", paid, endpoint(w.Enable)},
-		{"POST", "/v1/webhooks/subscriptions/:id/rotate-secret", paid, endpoint(w.RotateSecret)},
-		{"POST", "/v1/webhooks/subscriptions/:id/rotate-secret/finish", paid, endpoint(w.FinishRotation)},
-		{"POST", "/v1/webhooks/test/:id", paid, endpoint(w.Ping)},
-		{"GET", "/v1/webhooks/opt-out", paid, endpoint(w.OptOut)},
-		{"PUT", "/v1/webhooks/opt-out", paid, endpoint(w.StopAll)},
-		{"DELETE", "/v1/webhooks/opt-out", paid, endpoint(w.EndOptOut)},
-		{"GET", "/v1/webhooks/subscriptions/:id/deliveries", paid, endpoint(w.Deliveries)},
-		{"GET", "/v1/webhooks/deliveries/:id", paid, endpoint(w.Delivery)},
-		{"GET", "/v1/webhooks/policy", paid, endpoint(w.Policy)},
+		{"POST", "/v1/webhooks/subscribe", hooks, endpoint(w.Subscribe)},
+		{"GET", "/v1/webhooks/subscriptions", hooks, endpoint(w.Subscriptions)},
+		{"GET", "/v1/webhooks/subscriptions/:id", hooks, endpoint(w.Subscription)},
+		{"DELETE", "/v1/webhooks/subscriptions/:id", hooks, endpoint(w.Unsubscribe)},
+		{"PATCH", "/v1/webhooks/subscriptions/:id", hooks, endpoint(w.Change)},
+		{"POST", "/v1/webhooks/subscriptions/:id/disable", hooks, endpoint(w.Disable)},
+		{"POST", "/v1/webhooks/subscriptions/:id/enable", hooks, endpoint(w.Enable)},
+		{"POST", "/v1/webhooks/subscriptions/:id/rotate-secret", hooks, endpoint(w.RotateSecret)},
+		{"POST", "/v1/webhooks/subscriptions/:id/rotate-secret/finish", hooks, endpoint(w.FinishRotation)},
+		{"POST", "/v1/webhooks/test/:id", hooks, endpoint(w.Ping)},
+		{"GET", "/v1/webhooks/opt-out", hooks, endpoint(w.OptOut)},
+		{"PUT", "/v1/webhooks/opt-out", hooks, endpoint(w.StopAll)},
+		{"DELETE", "/v1/webhooks/opt-out", hooks, endpoint(w.EndOptOut)},
+		{"GET", "/v1/webhooks/subscriptions/:id/deliveries", hooks, endpoint(w.Deliveries)},
+		{"GET", "/v1/webhooks/deliveries/:id", hooks, endpoint(w.Delivery)},
+		{"GET", "/v1/webhooks/policy", hooks, endpoint(w.Policy)},
 		{"GET", "/v1/event-types", customer, endpoint(w.EventTypes)},
 		{"GET", "/v1/event-types/:type", customer, endpoint(w.EventType)},
 		{"GET", "/v1/events", paid, endpoint(w.Events)},
@@ -123,9 +125,7 @@ func (a *api) handler() http.Handler {
 	}
 	router.NotFound = fail(errNoCall)
 	router.MethodNotAllowed = http.HandlerFunc(methodNotAllowed)
-	router.PanicHandler = func(w http.ResponseWriter, r *http.Request, what any) {
-		writeError(&call{r: r, w: w}, a.log, fmt.Errorf("panic: %v\n%s", what, debug.Stack()))
-	}
+	router.PanicHandler = a.panicked
 	return a.observe(router)
 }
 
@@ -136,6 +136,11 @@ func methodNotAllowed(w http.ResponseWriter, _ *http.Request) {
 	allow := strings.Join(slices.DeleteFunc(allowed, func(m string) bool { return m == http.MethodOptions }), ", ")
 	w.Header().Set("Allow", allow)
 	_ = writeJSON(w, http.StatusMethodNotAllowed, map[string]string{"detail": "no such call: this path allows " + allow})
+}
+
+// panicked answers for a handler that has panicked: 500, and the log knows.
+func (a *api) panicked(w http.ResponseWriter, r *http.Request, what any) {
+	writeError(&call{r: r, w: w}, a.log, fmt.Errorf("panic: %v\n%s", what, debug.Stack()))
 }
 
 func (a *api) serve(r route, c *call) {
@@ -155,6 +160,9 @@ func (a *api) authorize(who access, c *call) error {
 	}
 	if who == admin && !a.hasAdmin {
 		return errNoCall
+	}
+	if who == hooks && a.rollout == webhook.RolloutOff {
+		return webhook.ErrRolloutOff // whoever asks
 	}
 	err := a.identify(who, c)
 	if store.CodeOf(err) != store.CodeUnauthorized {
@@ -188,7 +196,10 @@ func (a *api) identify(who access, c *call) error {
 	if wait := a.calls.take(caller.CustomerID, time.Now()); wait > 0 {
 		return tooMany(c.w, wait, "too many calls")
 	}
-	if who == paid && caller.Tier != store.TierPaid {
+	switch {
+	case who == hooks:
+		return a.rollout.Admit(caller)
+	case who == paid && caller.Tier != store.TierPaid:
 		return webhook.ErrFreeTier
 	}
 	return nil
@@ -270,6 +281,7 @@ type health struct {
 	Status     string                  `json:"status"` // ok
 	Version    string                  `json:"version"`
 	KillSwitch webhook.KillSwitchState `json:"kill_switch"`
+	Rollout    webhook.Rollout         `json:"rollout"`
 }
 
 // health says that the process and its file answer.
@@ -277,7 +289,7 @@ func (a *api) health(ctx context.Context, _ nothing) (health, error) {
 	if _, err := store.ReadControl(a.db.Reader(ctx)); err != nil {
 		return health{}, &store.Error{Code: store.CodeUnavailable, Message: "the database does not answer", Err: err}
 	}
-	return health{"ok", version, a.worker.KillSwitch()}, nil
+	return health{"ok", version, a.worker.KillSwitch(), a.rollout}, nil
 }
 
 // ready says that writes are committed and the worker goes round.
@@ -288,5 +300,5 @@ func (a *api) ready(ctx context.Context, _ nothing) (health, error) {
 	if since := time.Since(a.worker.LastTurn()); since > 10*time.Second+2*a.tick {
 		return health{}, store.Errorf(store.CodeUnavailable, "the worker has not gone round for %s", since.Round(time.Second))
 	}
-	return health{"ok", version, a.worker.KillSwitch()}, nil
+	return health{"ok", version, a.worker.KillSwitch(), a.rollout}, nil
 }

@@ -90,13 +90,23 @@ func (db *DB) Authenticate(ctx context.Context, text string) (Customer, error) {
 	if err != nil {
 		return Customer{}, fmt.Errorf("looking up API key: %w", err)
 	}
-	if now := time.Now(); now.Sub(FromMS(used.Int64)) >= usedEvery {
-		if err := db.Write(ctx, func(tx *Tx) error {
+	db.noteUse(keyID, used.Int64)
+	return GetCustomer(db.Reader(ctx), customer)
+}
+
+// noteUse writes down that a key is used, unless that was done a moment ago.
+// Nobody waits for it, and it fails nobody: whoever only reads must not hang on
+// a file that is full or busy.
+func (db *DB) noteUse(keyID string, usedMS int64) {
+	now := time.Now().UnixMilli()
+	noted, _ := db.noted.LoadOrStore(keyID, usedMS)
+	if now-max(noted.(int64), usedMS) < usedEvery.Milliseconds() || !db.noted.CompareAndSwap(keyID, noted, now) {
+		return
+	}
+	go func() {
+		_ = db.WriteBackground(context.Background(), func(tx *Tx) error { // what is lost is a minute of a time for people
 			_, err := tx.Exec(`UPDATE api_keys SET last_used_at_ms = $1 WHERE key_id = $2`, tx.NowMS(), keyID)
 			return err
-		}); err != nil && CodeOf(err) != CodeUnavailable {
-			return Customer{}, fmt.Errorf("noting the API key's use: %w", err)
-		}
-	}
-	return GetCustomer(db.Reader(ctx), customer)
+		})
+	}()
 }

@@ -33,6 +33,16 @@ type Customer struct {
 	CreatedAt  time.Time  `json:"created_at"`
 }
 
+// In is the customer with its times in a time zone, as people are shown them.
+func (c Customer) In(zone *time.Location) Customer {
+	c.CreatedAt = c.CreatedAt.In(zone)
+	if c.OptedOutAt != nil {
+		at := c.OptedOutAt.In(zone)
+		c.OptedOutAt = &at
+	}
+	return c
+}
+
 // customerID leaves out what would need escaping in a path or a log line.
 var customerID = regexp.MustCompile(`^[A-Za-z0-9_.:@+-]{1,64}$`)
 
@@ -168,6 +178,14 @@ func SetDailyLimit(tx *Tx, id string, calls int64) (Quota, error) {
 		return Quota{}, fmt.Errorf("setting the daily limit: %w", err)
 	}
 	return GetQuota(tx, id)
+}
+
+// SetBeta gives a customer the beta flag or takes it, and returns the customer.
+func SetBeta(tx *Tx, id string, beta bool) (Customer, error) {
+	if _, err := tx.Exec(`UPDATE customers SET beta = $1 WHERE customer_id = $2`, Bit(beta), id); err != nil {
+		return Customer{}, fmt.Errorf("setting the beta flag: %w", err)
+	}
+	return GetCustomer(tx, id)
 }
 
 // SetOptOut notes that a customer has stopped all webhooks, or that this has

@@ -8,6 +8,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/url"
+	"os"
+	"strconv"
 	"time"
 
 	"jpintel/migrations"
@@ -64,15 +67,56 @@ func (db *DB) history(ctx context.Context, all []migrations.Migration) (int, err
 	if err != nil {
 		return 0, err
 	}
+	return len(done), verify(done, all)
+}
+
+// verify holds what ran on a file against what this program knows.
+func verify(done []Applied, all []migrations.Migration) error {
 	for i, m := range done {
 		switch {
 		case i >= len(all):
-			return 0, fmt.Errorf("the file's schema is at %d (%s), this program knows %d: use the newer program", len(done), done[len(done)-1].Name, len(all))
+			return fmt.Errorf("the file's schema is at %d (%s), this program knows %d: use the newer program", len(done), done[len(done)-1].Name, len(all))
 		case m.Version != all[i].Version || m.Name != all[i].Name || m.Hash != all[i].Hash:
-			return 0, fmt.Errorf("migration %d ran on this file as %s (%.8s…) and is %s (%.8s…) in this program: a released migration must never be edited", m.Version, m.Name, m.Hash, all[i].Name, all[i].Hash)
+			return fmt.Errorf("migration %d ran on this file as %s (%.8s…) and is %s (%.8s…) in this program: a released migration must never be edited", m.Version, m.Name, m.Hash, all[i].Name, all[i].Hash)
 		}
 	}
-	return len(done), nil
+	return nil
+}
+
+// MigrationStatus lists what ran on the file at path and, with a zero At, what
+// [Open] would run. It changes nothing and makes no file. Beside an error, the
+// list has what ran.
+func MigrationStatus(ctx context.Context, path string) ([]Applied, error) {
+	if _, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("reading the schema's history: %w", err)
+	}
+	// Not dsn: it would turn an empty file into a database.
+	file, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?mode=rw&_pragma=busy_timeout("+strconv.Itoa(commandWait)+")&_pragma=query_only(1)")
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", path, err)
+	}
+	defer file.Close()
+	var begun bool
+	if err := file.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM sqlite_master WHERE name = 'schema_migrations')`).Scan(&begun); err != nil {
+		return nil, fmt.Errorf("opening %s: %w", path, err)
+	}
+	var done []Applied
+	if begun {
+		if done, err = Migrations(ctx, file); err != nil {
+			return nil, err
+		}
+	}
+	all, err := migrations.All()
+	if err == nil {
+		err = verify(done, all)
+	}
+	if err != nil {
+		return done, err
+	}
+	for _, m := range all[len(done):] {
+		done = append(done, Applied{Migration: m})
+	}
+	return done, nil
 }
 
 // Applied is a migration that ran on a file.

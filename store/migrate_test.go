@@ -1,8 +1,10 @@
 package store_test
 
 import (
+	"bytes"
 	"database/sql"
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -150,6 +152,51 @@ func TestForeignHistoryIsRefused(t *testing.T) {
 				t.Errorf("history changed from %v to %v", before, after)
 			}
 		})
+	}
+}
+
+// The status of a file of any age is told without a change to it.
+func TestMigrationStatusChangesNothing(t *testing.T) {
+	all := allMigrations(t)
+	for n := range len(all) + 1 {
+		path := filepath.Join(t.TempDir(), "jpintel.db")
+		if n == 0 {
+			if err := os.WriteFile(path, nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			oldFile(t, path, all[:n])
+		}
+		before, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := store.MigrationStatus(t.Context(), path)
+		if err != nil || len(found) != len(all) {
+			t.Fatalf("%d ran: %d in the list, %v", n, len(found), err)
+		}
+		for i, m := range found {
+			if m.Name != all[i].Name || m.At.IsZero() != (i >= n) {
+				t.Errorf("%d ran: %s is listed with %s", n, m.Name, m.At)
+			}
+		}
+		after, err := os.ReadFile(path)
+		if entries, _ := os.ReadDir(filepath.Dir(path)); err != nil || !bytes.Equal(before, after) || len(entries) != 1 {
+			t.Errorf("%d ran: the file was changed, or there are others: %v, %v", n, entries, err)
+		}
+	}
+	if _, err := store.MigrationStatus(t.Context(), filepath.Join(t.TempDir(), "none.db")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+}
+
+// What is wrong with a file's history is told beside the list.
+func TestMigrationStatusOfAForeignFile(t *testing.T) {
+	all := allMigrations(t)
+	path := filepath.Join(t.TempDir(), "jpintel.db")
+	oldFile(t, path, append(slices.Clone(all), migrations.Migration{Version: len(all) + 1, Name: "later.sql", SQL: `SELECT 1`, Hash: "x"}))
+	if found, err := store.MigrationStatus(t.Context(), path); err == nil || !strings.Contains(err.Error(), "use the newer program") || len(found) != len(all)+1 {
+		t.Errorf("%d in the list, %v", len(found), err)
 	}
 }
 

@@ -80,6 +80,7 @@ type DB struct {
 	lock   *lock
 	ids    *ids
 	stmts  sync.Map // query text → *sql.Stmt on the reader pool
+	noted  sync.Map // API key id → when its use was last noted, ms
 
 	closing  sync.Once
 	closeErr error

@@ -41,6 +41,8 @@ type target struct {
 	until          int64    // when the first of them ends, ms; noneDue: none does
 	disabled       bool
 	probation      bool
+	beta           bool // its customer takes part in the beta
+	waits          bool // nothing is sent until the rollout goes on
 	refused        string
 }
 
@@ -59,10 +61,10 @@ const claimQuery = `
 // due times, with at most maxBytes of bodies (one delivery is always read).
 // Nothing is written: what is in flight is in this process's memory, and a
 // crash leaves it pending. A disabled subscription has nothing to claim: the
-// sweep fails what is left.
+// sweep fails what is left. One that waits for the rollout has nothing either.
 func claim(q store.Querier, t *target, now time.Time, limit, maxBytes int) (claimed, error) {
 	found := claimed{next: noneDue}
-	if t.disabled {
+	if t.disabled || t.waits {
 		return found, nil
 	}
 	rows, err := q.Query(claimQuery, t.subSeq, t.generation, limit+1)
@@ -108,10 +110,10 @@ func readTarget(q store.Querier, keys *store.Keyring, subSeq int64, now time.Tim
 	var optedOut sql.Null[int64]
 	var tier store.Tier
 	err := q.QueryRow(`
-		SELECT s.subscription_id, s.customer_id, s.url, s.generation, s.events, s.disabled_at_ms IS NOT NULL, s.probation, c.tier, c.opted_out_at_ms,
+		SELECT s.subscription_id, s.customer_id, s.url, s.generation, s.events, s.disabled_at_ms IS NOT NULL, s.probation, c.tier, c.beta, c.opted_out_at_ms,
 		  (SELECT COALESCE(MIN(expires_at_ms), $2) FROM webhook_secrets w WHERE w.sub_seq = s.sub_seq AND w.expires_at_ms > $3)
 		FROM webhook_subscriptions s JOIN customers c ON c.customer_id = s.customer_id WHERE s.sub_seq = $1`, subSeq, noneDue, now.UnixMilli()).
-		Scan(&t.subscriptionID, &t.customerID, &t.url, &t.generation, &events, &t.disabled, &t.probation, &tier, &optedOut, &t.until)
+		Scan(&t.subscriptionID, &t.customerID, &t.url, &t.generation, &events, &t.disabled, &t.probation, &tier, &t.beta, &optedOut, &t.until)
 	if err != nil {
 		return nil, fmt.Errorf("reading subscription: %w", err)
 	}

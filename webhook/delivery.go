@@ -46,14 +46,15 @@ type Delivery struct {
 
 // Attempt is one HTTP request of a delivery.
 type Attempt struct {
-	Attempt         int       `json:"attempt"` // from 1
-	StartedAt       time.Time `json:"started_at"`
-	Status          *int      `json:"status"` // HTTP; null: no answer
-	DurationMS      int64     `json:"duration_ms"`
-	ErrorCategory   Category  `json:"error_category"` // "": accepted
-	ErrorDetail     string    `json:"error_detail"`   // in words
-	ResponseExcerpt string    `json:"response_excerpt"`
-	RemoteAddr      string    `json:"remote_addr"`
+	Attempt         int           `json:"attempt"` // from 1
+	StartedAt       time.Time     `json:"started_at"`
+	Status          *int          `json:"status"` // HTTP; null: no answer
+	DurationMS      int64         `json:"duration_ms"`
+	ErrorCategory   Category      `json:"error_category"` // "": accepted
+	ErrorDetail     string        `json:"error_detail"`   // in words
+	BlockedReason   BlockedReason `json:"blocked_reason"` // the guard's word; "": it has let the request through
+	ResponseExcerpt string        `json:"response_excerpt"`
+	RemoteAddr      string        `json:"remote_addr"`
 }
 
 // DeliveryDetail is a delivery with all its attempts.
@@ -190,7 +191,7 @@ func (s *Service) Delivery(ctx context.Context, r DeliveryRequest) (DeliveryDeta
 
 func (s *Service) attempts(q store.Querier, delivery int64) ([]Attempt, error) {
 	rows, err := q.Query(`
-		SELECT attempt, started_at_ms, status, duration_ms, error_category, error_detail, response_excerpt, remote_addr
+		SELECT attempt, started_at_ms, status, duration_ms, error_category, error_detail, response_excerpt, remote_addr, blocked_reason
 		FROM webhook_attempts WHERE delivery_seq = $1 ORDER BY attempt`, delivery)
 	if err != nil {
 		return nil, fmt.Errorf("reading attempts: %w", err)
@@ -199,7 +200,7 @@ func (s *Service) attempts(q store.Querier, delivery int64) ([]Attempt, error) {
 		var a Attempt
 		var started int64
 		var status sql.Null[int]
-		err := rows.Scan(&a.Attempt, &started, &status, &a.DurationMS, &a.ErrorCategory, &a.ErrorDetail, &a.ResponseExcerpt, &a.RemoteAddr)
+		err := rows.Scan(&a.Attempt, &started, &status, &a.DurationMS, &a.ErrorCategory, &a.ErrorDetail, &a.ResponseExcerpt, &a.RemoteAddr, &a.BlockedReason)
 		a.StartedAt, a.Status = store.FromMS(started).In(s.DB.Location), pointer(status)
 		return a, err
 	})

@@ -124,8 +124,8 @@ func TestADeliveryAndItsAttempts(t *testing.T) {
 			return strings.NewReplacer(id, "dlv_1", sub.SubscriptionID, "sub_1", event, "evt_1").Replace(string(text))
 		}
 		const head = `{"delivery_id":"dlv_1","subscription_id":"sub_1","event_id":"evt_1","event_type":"program.updated",`
-		const first = `{"attempt":1,"started_at":"2000-01-01T09:00:00+09:00","status":503,"duration_ms":30,"error_category":"http_5xx","error_detail":"","response_excerpt":"<no>","remote_addr":"1.1.1.1:443"}`
-		const second = `{"attempt":2,"started_at":"2000-01-01T09:01:00+09:00","status":null,"duration_ms":0,"error_category":"dns","error_detail":"the host name does not resolve","response_excerpt":"","remote_addr":""}`
+		const first = `{"attempt":1,"started_at":"2000-01-01T09:00:00+09:00","status":503,"duration_ms":30,"error_category":"http_5xx","error_detail":"","blocked_reason":"","response_excerpt":"<no>","remote_addr":"1.1.1.1:443"}`
+		const second = `{"attempt":2,"started_at":"2000-01-01T09:01:00+09:00","status":null,"duration_ms":0,"error_category":"dns","error_detail":"the host name does not resolve","blocked_reason":"","response_excerpt":"","remote_addr":""}`
 		if got, want := show(), head+`"status":"pending","reason":null,"attempt_count":0,"last_status":null,"last_latency_ms":null,"last_error_category":null,`+
 			`"next_attempt_at":"2000-01-01T09:00:00+09:00","created_at":"2000-01-01T09:00:00+09:00","finished_at":null,"attempts":[]}`; got != want {
 			t.Errorf("new:\ngot  %s\nwant %s", got, want)

@@ -3,7 +3,6 @@ package webhook
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
@@ -45,19 +44,6 @@ type GuardOptions struct {
 	Resolver string
 }
 
-// Refusal is why a destination was refused. Reason is one bounded word that
-// log, metric, API and attempt share.
-type Refusal struct {
-	Reason string // such as https_required, port, private_address
-	Detail string // in words for the customer; tells nothing of our network
-}
-
-func (r *Refusal) Error() string { return r.Detail }
-
-func refuse(reason, format string, args ...any) error {
-	return &Refusal{Reason: reason, Detail: fmt.Sprintf(format, args...)}
-}
-
 const maxURL = 2048 // bytes
 
 // NewGuard makes a guard.
@@ -83,26 +69,26 @@ func NewGuard(o GuardOptions) *Guard {
 // is stored and dialled.
 func (g *Guard) CheckURL(raw string) (string, error) {
 	if len(raw) > maxURL {
-		return "", refuse("url_too_long", "at most %d bytes", maxURL)
+		return "", refuse(BlockedURLTooLong, "at most %d bytes", maxURL)
 	}
 	if i := strings.IndexFunc(raw, func(r rune) bool { return r <= 0x20 || r == 0x7f || r == '\\' }); i >= 0 {
-		return "", refuse("url_characters", "no spaces, control characters or backslashes")
+		return "", refuse(BlockedURLCharacters, "no spaces, control characters or backslashes")
 	}
 	u, err := url.Parse(raw)
 	if err != nil {
-		return "", refuse("url_syntax", "not a URL")
+		return "", refuse(BlockedURLSyntax, "not a URL")
 	}
 	if u.Scheme != "https" && (!g.allowHTTP || u.Scheme != "http") {
-		return "", refuse("https_required", "https required")
+		return "", refuse(BlockedHTTPSRequired, "https required")
 	}
 	if u.User != nil {
-		return "", refuse("userinfo", "no user name or password")
+		return "", refuse(BlockedUserinfo, "no user name or password")
 	}
 	if strings.Contains(raw, "#") {
-		return "", refuse("fragment", "no fragment (#)")
+		return "", refuse(BlockedFragment, "no fragment (#)")
 	}
 	if u.Opaque != "" || u.Hostname() == "" {
-		return "", refuse("no_host", "a host name is missing")
+		return "", refuse(BlockedNoHost, "a host name is missing")
 	}
 	host, addr, err := g.checkHost(u.Host, u.Hostname())
 	if err != nil {
@@ -118,7 +104,7 @@ func (g *Guard) CheckURL(raw string) (string, error) {
 	}
 	canonical := u.String()
 	if len(canonical) > maxURL { // escaping makes it longer
-		return "", refuse("url_too_long", "at most %d bytes", maxURL)
+		return "", refuse(BlockedURLTooLong, "at most %d bytes", maxURL)
 	}
 	return canonical, nil
 }
@@ -128,7 +114,7 @@ func (g *Guard) checkHost(hostport, host string) (string, netip.Addr, error) {
 	if strings.HasPrefix(hostport, "[") {
 		addr, err := netip.ParseAddr(host)
 		if err != nil || !addr.Is6() || addr.Zone() != "" {
-			return "", netip.Addr{}, refuse("ip_syntax", "not an IPv6 address")
+			return "", netip.Addr{}, refuse(BlockedIPSyntax, "not an IPv6 address")
 		}
 		return host, addr, g.checkAddr(addr)
 	}
@@ -136,7 +122,7 @@ func (g *Guard) checkHost(hostport, host string) (string, netip.Addr, error) {
 	// address or "localhost" only here.
 	name, ok := mapHost(host)
 	if !ok {
-		return "", netip.Addr{}, refuse("host_name", "not a host name")
+		return "", netip.Addr{}, refuse(BlockedHostName, "not a host name")
 	}
 	dotted := strings.HasSuffix(name, ".")
 	name = strings.TrimSuffix(strings.ToLower(name), ".")
@@ -170,20 +156,20 @@ func (g *Guard) checkName(name string) error {
 	}
 	labels := strings.Split(name, ".")
 	if len(name) > 253 || slices.ContainsFunc(labels, func(l string) bool { return !validLabel(l) }) {
-		return refuse("host_name", "not a host name")
+		return refuse(BlockedHostName, "not a host name")
 	}
 	last := labels[len(labels)-1]
 	if isNumber(last) {
-		return refuse("ip_syntax", "an IP address must be written as four plain decimal numbers")
+		return refuse(BlockedIPSyntax, "an IP address must be written as four plain decimal numbers")
 	}
 	if slices.Contains(refusedSuffixes, last) {
-		return refuse("private_name", "the name is not a public one")
+		return refuse(BlockedPrivateName, "the name is not a public one")
 	}
 	if len(labels) < 2 {
-		return refuse("single_label", "a full host name is needed")
+		return refuse(BlockedSingleLabel, "a full host name is needed")
 	}
 	if slices.Contains(g.ownHosts, name) {
-		return refuse("own_host", "the URL is this service's own")
+		return refuse(BlockedOwnHost, "the URL is this service's own")
 	}
 	return nil
 }
@@ -212,7 +198,7 @@ func (g *Guard) checkPort(u *url.URL, addr netip.Addr) (uint16, error) {
 	// address a name has is known at connect, where the port is judged again.
 	anyPort := addr.IsValid() && g.allowed(addr) || !addr.IsValid() && len(g.allow) > 0
 	if err != nil || !anyPort && !slices.Contains(g.ports, port) {
-		return 0, refuse("port", "port %s is not one of %s", u.Port(), portWords(g.ports))
+		return 0, refuse(BlockedPort, "port %s is not one of %s", u.Port(), portWords(g.ports))
 	}
 	return port, nil
 }
@@ -263,9 +249,9 @@ func (g *Guard) allowsLoopback() bool {
 func (g *Guard) checkAddr(addr netip.Addr) error {
 	switch {
 	case addr.Zone() != "":
-		return refuse("zone", "an address with a zone is not public")
+		return refuse(BlockedZone, "an address with a zone is not public")
 	case addr.Is4In6():
-		return refuse("mapped_address", "an IPv4 address must not be written as IPv6")
+		return refuse(BlockedMapped, "an IPv4 address must not be written as IPv6")
 	case g.allowed(addr):
 		return nil
 	case g.table.SafeAddr(addr) != nil:
@@ -275,32 +261,32 @@ func (g *Guard) checkAddr(addr netip.Addr) error {
 }
 
 // rangeOf is the bounded word for why an address is not public.
-func rangeOf(addr netip.Addr) string {
+func rangeOf(addr netip.Addr) BlockedReason {
 	switch {
 	case addr.IsUnspecified():
-		return "unspecified_address"
+		return BlockedUnspecified
 	case addr.IsLoopback():
-		return "loopback_address"
-	case addr.IsPrivate(): // RFC 1918 and fc00::/7, Fly's 6PN among them
-		return "private_address"
-	case addr.IsLinkLocalUnicast(): // cloud metadata among them
-		return "link_local_address"
+		return BlockedLoopback
+	case addr.IsPrivate():
+		return BlockedPrivate
+	case addr.IsLinkLocalUnicast():
+		return BlockedLinkLocal
 	case addr.IsMulticast():
-		return "multicast_address"
+		return BlockedMulticast
 	}
-	return "special_address"
+	return BlockedSpecial
 }
 
 // checkDial is the wall: it sees the address that is about to be connected to.
 func (g *Guard) checkDial(network string, to netip.AddrPort) error {
 	if network != "tcp4" && network != "tcp6" {
-		return refuse("network", "only TCP")
+		return refuse(BlockedNetwork, "only TCP")
 	}
 	if err := g.checkAddr(to.Addr()); err != nil {
 		return err
 	}
 	if !g.allowed(to.Addr()) && !slices.Contains(g.ports, to.Port()) {
-		return refuse("port", "port %d is not one of %s", to.Port(), portWords(g.ports))
+		return refuse(BlockedPort, "port %d is not one of %s", to.Port(), portWords(g.ports))
 	}
 	return nil
 }
@@ -309,7 +295,7 @@ func (g *Guard) checkDial(network string, to netip.AddrPort) error {
 func (g *Guard) control(_ context.Context, network, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return refuse("ip_syntax", "not an address")
+		return refuse(BlockedIPSyntax, "not an address")
 	}
 	return g.checkDial(network, to)
 }

@@ -116,7 +116,7 @@ func lenient(t testing.TB, more zone) *Guard {
 
 func reasonOf(err error) string {
 	if r, ok := errors.AsType[*Refusal](err); ok {
-		return r.Reason
+		return string(r.Reason)
 	}
 	return ""
 }

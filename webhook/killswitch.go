@@ -18,6 +18,7 @@ type KillSwitch struct {
 	env bool
 
 	mu      sync.Mutex
+	shut    bool
 	runtime bool
 	halt    context.Context // ends when the switch goes on
 	trip    context.CancelFunc
@@ -63,14 +64,26 @@ func (k *KillSwitch) Set(on bool) (changed bool) {
 	k.runtime = on
 	if on {
 		k.trip()
-	} else if !k.env {
+	} else if !k.env && !k.shut {
 		k.halt, k.trip = context.WithCancel(context.Background())
 	}
 	return true
 }
 
-// halted returns the context that ends when the switch goes on; it has ended
-// already while the switch is on.
+// Shut stops every request until the process ends, because webhooks are not
+// open. This is no state of the switch, and State does not tell it.
+func (k *KillSwitch) Shut() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.shut = true
+	k.trip()
+}
+
+// stopped reports whether requests are stopped, by whatever.
+func (k *KillSwitch) stopped() bool { return k.halted().Err() != nil }
+
+// halted returns the context that ends when requests are stopped; it has ended
+// already while they are.
 func (k *KillSwitch) halted() context.Context {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -11,14 +11,15 @@ import (
 
 // PingAnswer is what came of a test ping.
 type PingAnswer struct {
-	OK              bool     `json:"ok"`
-	EventID         string   `json:"event_id"` // of this ping only: it is in no feed
-	Status          *int     `json:"status"`   // HTTP; null: no answer
-	DurationMS      int64    `json:"duration_ms"`
-	ErrorCategory   Category `json:"error_category"`
-	ErrorDetail     string   `json:"error_detail"`
-	ResponseExcerpt string   `json:"response_excerpt"`
-	RemoteAddr      string   `json:"remote_addr"`
+	OK              bool          `json:"ok"`
+	EventID         string        `json:"event_id"` // of this ping only: it is in no feed
+	Status          *int          `json:"status"`   // HTTP; null: no answer
+	DurationMS      int64         `json:"duration_ms"`
+	ErrorCategory   Category      `json:"error_category"`
+	ErrorDetail     string        `json:"error_detail"`
+	BlockedReason   BlockedReason `json:"blocked_reason"` // the guard's word; "": it has let the request through
+	ResponseExcerpt string        `json:"response_excerpt"`
+	RemoteAddr      string        `json:"remote_addr"`
 }
 
 // maxPings is how many test pings there may be at a time.
@@ -61,7 +62,7 @@ var errKillSwitch = store.Errorf(store.CodeUnavailable, "webhook deliveries are 
 // sender that deliveries take, also while the subscription is disabled. It
 // leaves no delivery and does not touch the streak.
 func (s *Service) Ping(ctx context.Context, r SubscriptionRequest) (PingAnswer, error) {
-	if s.Sender.Kill.State().On {
+	if s.Sender.Kill.stopped() {
 		return PingAnswer{}, errKillSwitch
 	}
 	seq, err := ownSubscription(s.DB.Reader(ctx), r)
@@ -92,7 +93,7 @@ func (s *Service) Ping(ctx context.Context, r SubscriptionRequest) (PingAnswer, 
 	}
 	answer := PingAnswer{
 		OK: res.OK(), EventID: event.id, DurationMS: res.Duration.Milliseconds(), ErrorCategory: res.Category,
-		ErrorDetail: res.Detail, ResponseExcerpt: res.Excerpt, RemoteAddr: res.RemoteAddr,
+		ErrorDetail: res.Detail, BlockedReason: res.Reason, ResponseExcerpt: res.Excerpt, RemoteAddr: res.RemoteAddr,
 	}
 	if res.Status != 0 {
 		answer.Status = &res.Status

@@ -65,6 +65,8 @@ type queueOptions struct {
 	perLane int // to one subscription
 	rate    int // a second, and as a burst, to one URL of a customer; 0: no limit
 	cap     *DailyCap
+	// betaOnly: what customers without the beta flag would be sent waits.
+	betaOnly bool
 }
 
 // lane is one subscription's work.
@@ -387,8 +389,9 @@ func (q *queue) aim(ctx context.Context, l *lane, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	t.waits = q.opt.betaOnly && !t.beta
 	l.target, l.aimed, l.probation = t, now, t.probation
-	if len(l.held) > 0 && (t.disabled || l.held[0].generation != t.generation) {
+	if len(l.held) > 0 && (t.disabled || t.waits || l.held[0].generation != t.generation) {
 		q.drop(l)
 	}
 	return nil

@@ -69,9 +69,9 @@ type Result struct {
 	Duration   time.Duration
 	Status     int // HTTP; 0: no answer
 	Category   Category
-	Detail     string // the failure in words
-	Reason     string // the guard's word, with CategoryBlocked
-	Excerpt    string // the first bytes of the answer's body, masked
+	Detail     string        // the failure in words
+	Reason     BlockedReason // the guard's word, with CategoryBlocked
+	Excerpt    string        // the first bytes of the answer's body, masked
 	RemoteAddr string
 	RetryAfter time.Duration
 	// Interrupted: the service stopped it. Nothing is known, and it counts as
@@ -217,7 +217,7 @@ func (s *Sender) send(parent context.Context, r Request, now time.Time) Result {
 	if err != nil {
 		return Result{Category: CategoryInternal, Detail: "the request could not be made"}
 	}
-	if way.halted() || s.Kill.State().On && way.phase.CompareAndSwap(flightWaiting, flightHalted) {
+	if way.halted() || s.Kill.stopped() && way.phase.CompareAndSwap(flightWaiting, flightHalted) {
 		return Result{Interrupted: true}
 	}
 	// No http.Client: it reads the Location of a redirect that it will not

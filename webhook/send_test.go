@@ -225,7 +225,7 @@ func TestNoConnection(t *testing.T) {
 	} {
 		r := s.Send(t.Context(), to(c.url))
 		wantResult(t, c.url, r, 0, c.category, c.detail)
-		if r.Reason != c.reason || r.RemoteAddr != "" {
+		if string(r.Reason) != c.reason || r.RemoteAddr != "" {
 			t.Errorf("%s: %+v, want reason %q", c.url, r, c.reason)
 		}
 		if strings.Contains(r.Detail, "127.0.0.1") || strings.Contains(r.Detail, "10.0.0.5") {

@@ -70,9 +70,9 @@ func settleLate(tx *store.Tx, t totals, w *work, r Result) error {
 
 func addAttempt(tx *store.Tx, w *work, r Result) error {
 	_, err := tx.Exec(`
-		INSERT INTO webhook_attempts (delivery_seq, attempt, started_at_ms, duration_ms, status, error_category, error_detail, response_excerpt, remote_addr)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9)`,
-		w.seq, w.attempts+1, r.StartedAt.UnixMilli(), r.Duration.Milliseconds(), store.Nullable(r.Status), string(r.Category), r.Detail, r.Excerpt, r.RemoteAddr)
+		INSERT INTO webhook_attempts (delivery_seq, attempt, started_at_ms, duration_ms, status, error_category, error_detail, response_excerpt, remote_addr, blocked_reason)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)`,
+		w.seq, w.attempts+1, r.StartedAt.UnixMilli(), r.Duration.Milliseconds(), store.Nullable(r.Status), string(r.Category), r.Detail, r.Excerpt, r.RemoteAddr, string(r.Reason))
 	if err != nil {
 		return fmt.Errorf("adding attempt: %w", err)
 	}

@@ -126,15 +126,16 @@ func (s *Service) check(r SubscribeRequest) (Subscription, error) {
 	return sub, nil
 }
 
+// urlError is the guard's refusal as an answer: its words, and its one word.
 func urlError(err error) error {
 	refusal, ok := errors.AsType[*Refusal](err)
 	if !ok {
 		return err
 	}
-	if refusal.Reason == "https_required" {
+	if refusal.Reason == BlockedHTTPSRequired { // the one text that is promised word for word
 		return store.Errorf(store.CodeInvalid, "https required")
 	}
-	return store.Errorf(store.CodeInvalid, "url: %s", refusal.Detail)
+	return store.Errorf(store.CodeInvalid, "url: %s (%s)", refusal.Detail, refusal.Reason)
 }
 
 // checkDestination resolves the URL's host. A name that does not exist is

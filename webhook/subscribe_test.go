@@ -61,8 +61,8 @@ func TestSubscribeRefuses(t *testing.T) {
 		text   string
 	}{
 		"plain http":             {func(r *SubscribeRequest) { r.URL = "http://93.184.215.14/" }, store.CodeInvalid, "https required"},
-		"a private address":      {func(r *SubscribeRequest) { r.URL = "https://10.0.0.1/" }, store.CodeInvalid, "url: the address is not a public one"},
-		"a port":                 {func(r *SubscribeRequest) { r.URL = "https://93.184.215.14:22/" }, store.CodeInvalid, "url: port 22 is not one of 443, 8443"},
+		"a private address":      {func(r *SubscribeRequest) { r.URL = "https://10.0.0.1/" }, store.CodeInvalid, "url: the address is not a public one (private_address)"},
+		"a port":                 {func(r *SubscribeRequest) { r.URL = "https://93.184.215.14:22/" }, store.CodeInvalid, "url: port 22 is not one of 443, 8443 (port)"},
 		"no URL":                 {func(r *SubscribeRequest) { r.URL = "" }, store.CodeInvalid, "url: required"},
 		"no events":              {func(r *SubscribeRequest) { r.Events = nil }, store.CodeInvalid, "events: want at least one"},
 		"the test ping":          {func(r *SubscribeRequest) { r.Events = []Type{TypeTest} }, store.CodeInvalid, `"webhook.test"`},
@@ -96,13 +96,13 @@ func TestSubscribeResolvesTheName(t *testing.T) {
 		"public.example":                      {},
 		"nxdomain.example":                    {err: "url: the host name nxdomain.example does not resolve"},
 		"empty.example":                       {err: "url: the host name empty.example does not resolve"},
-		"priv.example":                        {err: "url: the address is not a public one"},
-		"mixed-aaaa.example":                  {err: "url: the address is not a public one"},
+		"priv.example":                        {err: "url: the address is not a public one (private_address)"},
+		"mixed-aaaa.example":                  {err: "url: the address is not a public one (private_address)"},
 		"broken.example":                      {warning: "could not be looked up just now"},
 		"93.184.215.14":                       {warning: "93.184.215.14 is an address"},
 		"[2606:4700:4700:0::1111]":            {warning: "2606:4700:4700::1111 is an address"},
 		"a.b.c.d.e.f.public.example.":         {},
-		"localhost":                           {err: "url: the name is not a public one"},
+		"localhost":                           {err: "url: the name is not a public one (private_name)"},
 		"xn--bcher-kva.example:8443/a?b=c%20": {},
 	} {
 		a, err := s.Subscribe(t.Context(), SubscribeRequest{CustomerID: "cus_a", URL: "https://" + host, Events: []Type{TypeProgramUpdated}})

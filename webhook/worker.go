@@ -20,6 +20,7 @@ type WorkerOptions struct {
 	Rate                int             // requests a second to one URL of a customer; 0: no limit
 	Cap                 *DailyCap       // attempts of a customer and day; nil: no limit, and nothing is counted
 	DeadLetterLimit     int             // of a subscription since it was enabled; 0: no limit
+	BetaOnly            bool            // what customers without the beta flag would be sent waits
 	Tick                time.Duration   // the fallback: look for work even if nobody woke us
 	Drain               time.Duration   // how long a stop waits for what is in flight
 	Retention           time.Duration   // of finished deliveries; 0: nothing is ever deleted
@@ -98,7 +99,7 @@ func NewWorker(db *store.DB, outbox *Outbox, sender *Sender, log *slog.Logger, o
 	w := &Worker{
 		db: db, outbox: outbox, sender: sender, log: log, opt: opt,
 		fanout: newFanout(db), finisher: newFinisher(db, outbox, log, opt.Schedule, opt.Random, ahead*opt.Concurrency),
-		queue:  newQueue(db, queueOptions{slots: opt.Concurrency, perLane: opt.EndpointConcurrency, rate: opt.Rate, cap: opt.Cap}),
+		queue:  newQueue(db, queueOptions{slots: opt.Concurrency, perLane: opt.EndpointConcurrency, rate: opt.Rate, cap: opt.Cap, betaOnly: opt.BetaOnly}),
 		signal: make(chan struct{}, 1), sent: make(chan *work, ahead*opt.Concurrency), turn: &turn{},
 	}
 	w.finisher.cap, w.finisher.deadLimit = opt.Cap, opt.DeadLetterLimit
@@ -315,7 +316,7 @@ func (w *Worker) startSenders(sending context.Context, slots int) (give chan<- *
 
 // mayGive reports whether a request may begin.
 func (w *Worker) mayGive(slots int) bool {
-	return slots > 0 && !w.queue.full() && !w.sender.Kill.State().On
+	return slots > 0 && !w.queue.full() && !w.sender.Kill.stopped()
 }
 
 // setTimer wakes the dispatcher at the next due time, and at each tick at the

@@ -33,8 +33,9 @@ const (
 type means string
 
 const (
-	byPing  means = "ping"  // the customer's own test call
-	byEvent means = "event" // published by the operator
+	byPing   means = "ping"   // the customer's own test call
+	byChange means = "change" // the same, of a subscription that was made with another URL and then changed
+	byEvent  means = "event"  // published by the operator
 )
 
 // deliver makes the attacks that need a delivery, by every means there is.
@@ -48,7 +49,7 @@ func (p *probe) deliver(ctx context.Context) error {
 		r := result{ID: one.id, Group: one.group, Expected: one.expected, Detail: one.why, attack: true}
 		why := p.cannotDeliver(one)
 		if len(all) == 0 {
-			why = "nothing can be sent (--subscribe-only, or no test call and no --admin-token)"
+			why = "nothing may be sent (--subscribe-only)"
 		}
 		if why != "" {
 			r.Got, r.Detail = skipped, one.why+": "+why
@@ -70,29 +71,21 @@ func (p *probe) deliver(ctx context.Context) error {
 	return nil
 }
 
-// means finds out how the server can be made to send.
+// means are how the server is made to send.
 func (p *probe) means(ctx context.Context) (all []means, err error) {
 	if p.subscribeOnly {
 		return nil, nil
 	}
-	a, err := p.api.customer(ctx, "POST", "/v1/webhooks/test/none", nil)
-	if err != nil {
-		return nil, err
-	}
-	if a.detail() != noSuchCall {
-		all = append(all, byPing)
-	}
+	all = []means{byPing, byChange}
 	if p.token == "" {
 		return all, nil
 	}
-	if a, err = p.api.customer(ctx, "PUT", p.tracked(), nil); err == nil && a.status != http.StatusNoContent {
+	a, err := p.api.customer(ctx, "PUT", p.tracked(), nil)
+	if err == nil && a.status != http.StatusNoContent {
 		err = fmt.Errorf("tracking a program: %s", a.detail())
 	}
 	return append(all, byEvent), err
 }
-
-// noSuchCall is the server's answer to a path that leads nowhere.
-const noSuchCall = "no such call"
 
 func (p *probe) tracked() string { return "/v1/tracked-programs/" + p.mark }
 
@@ -191,16 +184,9 @@ func (p *probe) attack(ctx context.Context, one attack, by means, r *result) err
 		p.zone.set(one.name, one.answers...)
 	}
 	kind := p.mark + "-" + one.id
-	url, err := json.Marshal(one.url)
+	sub, err := p.register(ctx, one.url, by, kind)
 	if err != nil {
 		return err
-	}
-	got, sub, err := p.api.subscribe(ctx, url, "exclusion_rule.added", "kind", kind)
-	if err != nil {
-		return err
-	}
-	if got.status != http.StatusCreated {
-		return fmt.Errorf("not accepted at subscribe: %s", got.detail())
 	}
 	if one.name != "" {
 		p.zone.turn(one.name, one.everyA)
@@ -215,9 +201,36 @@ func (p *probe) attack(ctx context.Context, one attack, by means, r *result) err
 	return errors.Join(err, p.api.unsubscribe(ctx, sub.ID))
 }
 
+// register makes a subscription with a URL that is fine by now.
+func (p *probe) register(ctx context.Context, url string, by means, kind string) (subscription, error) {
+	first := url
+	if by == byChange {
+		first = "https://" + public.String() + "/"
+	}
+	text, err := json.Marshal(first)
+	if err != nil {
+		return subscription{}, err
+	}
+	got, sub, err := p.api.subscribe(ctx, text, "exclusion_rule.added", "kind", kind)
+	if err == nil && got.status != http.StatusCreated {
+		err = fmt.Errorf("not accepted at subscribe: %s", got.detail())
+	}
+	if err != nil || by != byChange {
+		return sub, err
+	}
+	got, err = p.api.customer(ctx, "PATCH", "/v1/webhooks/subscriptions/"+sub.ID, map[string]string{"url": url})
+	if err == nil && got.status != http.StatusOK {
+		err = fmt.Errorf("not accepted as a change: %s", got.detail())
+	}
+	if err != nil {
+		err = errors.Join(err, p.api.unsubscribe(ctx, sub.ID))
+	}
+	return sub, err
+}
+
 // send makes the server send to a subscription for the nth time.
 func (p *probe) send(ctx context.Context, by means, subscription, kind string, n int) (attempt, error) {
-	if by == byPing {
+	if by != byEvent {
 		var pinged attempt
 		got, err := p.api.customer(ctx, "POST", "/v1/webhooks/test/"+subscription, nil)
 		if err == nil && got.status != http.StatusOK {

@@ -11,8 +11,10 @@
 //	change       some of them again, as the new URL of a subscription.
 //	deliver      names that point elsewhere after they were accepted, and a
 //	             receiver that redirects. The server is made to send by its test
-//	             call and, given the admin token, by an event that only the
-//	             probe's own customer hears of. The attempt must end without a
+//	             call, also of a subscription that was changed to that URL, and,
+//	             given the admin token, by an event that only the probe's own
+//	             customer hears of. A call that the server does not have is a
+//	             surprise. The attempt must end without a
 //	             connection to the canary.
 //	canary       listeners on loopback addresses: one connection is a hole.
 //

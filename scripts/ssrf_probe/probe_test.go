@@ -11,11 +11,17 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"fmt"
+	"maps"
 	"math/big"
 	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -240,13 +246,60 @@ func (o outcome) ran(group string) map[string]int {
 	return n
 }
 
-// wantRan checks that deliveries were tried, n of a group by each means; the
-// test call is one only where the server has it.
+// wantRan checks that deliveries were tried, n of a group by each means.
 func (o outcome) wantRan(t *testing.T, group string, n int) {
 	t.Helper()
-	ran := o.ran(group)
-	if ran["event"] != n || ran["ping"] != n && ran["ping"] != 0 {
+	want := map[string]int{}
+	if n > 0 {
+		want = map[string]int{"event": n, "ping": n, "change": n}
+	}
+	if ran := o.ran(group); !maps.Equal(ran, want) {
 		t.Errorf("group %s: ran %v, want %d each", group, ran, n)
+	}
+}
+
+// wantSkipped checks that these cases were skipped, and no others, and that
+// there is a result for each case there is.
+func (o outcome) wantSkipped(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	seen := map[string]bool{}
+	for _, r := range o.Data {
+		seen[r.ID] = true
+		if r.Got == skipped {
+			got = append(got, r.ID)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("skipped: %q, want %q", got, want)
+	}
+	cases, err := readCases(root + "/testdata/ssrf/cases.tsv")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range cases {
+		if !seen[c.id] {
+			t.Errorf("case %s: no result", c.id)
+		}
+	}
+}
+
+// wantChanges checks that URLs of every group of the cases were tried as a
+// subscription's new one.
+func (o outcome) wantChanges(t *testing.T) {
+	t.Helper()
+	groups, tried := map[string]string{}, map[string]int{} // by case, by group
+	for _, r := range o.Data {
+		if id, isChange := strings.CutSuffix(r.ID, "/change"); isChange && r.Group == groupChange {
+			tried[groups[id]]++
+		} else if r.Expected == refused && r.Got != skipped {
+			groups[r.ID] = r.Group
+		}
+	}
+	for _, group := range groups {
+		if n := tried[group]; n == 0 || n > perGroup {
+			t.Errorf("%d changes to URLs of %q", n, group)
+		}
 	}
 }
 
@@ -258,9 +311,11 @@ func TestAServerAsInProduction(t *testing.T) {
 	if o.code != exitDone || o.Visits != 0 {
 		t.Fatalf("exit status %d, %d connections to the canary\n%s", o.code, o.Visits, o.surprises())
 	}
-	if o.Attacks < 150 || o.Allowed < 30 || o.Skipped > 2 {
+	if o.Attacks < 180 || o.Allowed < 30 {
 		t.Errorf("%+v", o.counts)
 	}
+	o.wantSkipped(t, "s1") // there is no receiver that may be called
+	o.wantChanges(t)
 	o.wantRan(t, "R.", 7)
 	o.wantRan(t, "S.", 0)
 }
@@ -278,6 +333,35 @@ func TestAServerWithOneAddressOpened(t *testing.T) {
 	}
 	o.wantRan(t, "R.", 9)
 	o.wantRan(t, "S.", 7)
+}
+
+// A server without a call that attacks go by is not one that withstood them.
+func TestTheProbeNoticesAMissingCall(t *testing.T) {
+	t.Parallel()
+	s := startServer(t, "JPINTEL_API_RATE=0")
+	there, err := url.Parse(s.base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, missing := range map[string]func(*http.Request) bool{
+		"PATCH":    func(r *http.Request) bool { return r.Method == http.MethodPatch },
+		"the test": func(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, "/v1/webhooks/test/") },
+	} {
+		proxy := httputil.NewSingleHostReverseProxy(there)
+		front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if missing(r) {
+				http.Error(w, `{"detail":"no such call"}`, http.StatusNotFound)
+				return
+			}
+			proxy.ServeHTTP(w, r)
+		}))
+		defer front.Close()
+		reached := *s
+		reached.base = front.URL
+		if o := reached.attack(t); o.code != exitSurprise || o.Surprises < 7 || o.Visits != 0 {
+			t.Errorf("without %s: exit status %d, %+v", name, o.code, o.counts)
+		}
+	}
 }
 
 // The probe has to notice a guard that lets everything through. Nothing is

@@ -92,6 +92,9 @@ var invariants = map[string]string{
 		SELECT d.delivery_id FROM webhook_deliveries d
 		LEFT JOIN webhook_attempts a ON a.delivery_seq = d.delivery_seq AND a.attempt = d.attempt_count
 		WHERE d.status = 'success' AND (a.status IS NULL OR a.status NOT BETWEEN 200 AND 299)`,
+	"an attempt with the guard's word was blocked": `
+		SELECT delivery_seq || ' ' || attempt FROM webhook_attempts
+		WHERE blocked_reason <> '' AND (error_category <> 'blocked_address' OR status IS NOT NULL OR remote_addr <> '')`,
 	"a customer has at most 20 active subscriptions": `
 		SELECT customer_id FROM webhook_subscriptions WHERE disabled_at_ms IS NULL GROUP BY customer_id HAVING COUNT(*) > 20`,
 	"a limit has been crossed that there was": `

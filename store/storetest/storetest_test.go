@@ -51,6 +51,7 @@ func TestCheck(t *testing.T) {
 		{sound, anEvent + aCrossing},
 		{"a limit has been crossed that there was", anEvent + aCrossing + `UPDATE threshold_crossings SET limit_version = 2`},
 		{"a crossing's event is its customer's", anEvent + aCrossing + `UPDATE outbox_events SET customer_id = NULL`},
+		{"an attempt with the guard's word was blocked", aDelivery + success + fmt.Sprintf(attempt, 1, 204) + `UPDATE webhook_attempts SET blocked_reason = 'port'`},
 		{"a customer has at most 20 active subscriptions", `
 			INSERT INTO webhook_subscriptions (subscription_id, customer_id, url, events, envelope, since_seq, created_at_ms)
 			WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 21)

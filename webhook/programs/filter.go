@@ -58,7 +58,7 @@ func (f *SavedFilter) insert(tx *store.Tx) error {
 	if count >= maxFilters {
 		return store.Errorf(store.CodeConflict, "saved filter limit %d reached", maxFilters)
 	}
-	f.FilterID, f.CreatedAt = tx.NewID("flt"), tx.Now
+	f.FilterID, f.CreatedAt = tx.NewID("flt"), tx.Local()
 	_, err := tx.Exec(`
 		INSERT INTO saved_filters (filter_id, customer_id, filter, created_at_ms)
 		VALUES ($1, $2, $3, $4)`, f.FilterID, f.customer, string(encode(f.Filter)), tx.NowMS())
@@ -90,6 +90,9 @@ func (s *Service) ListSavedFilters(ctx context.Context, r ListSavedFiltersReques
 		return store.Page[SavedFilter]{}, fmt.Errorf("listing saved filters: %w", err)
 	}
 	found, err := store.Collect(rows, scanFilter)
+	for i := range found {
+		found[i].CreatedAt = found[i].CreatedAt.In(s.DB.Location)
+	}
 	return store.NewPage(found, limit, func(f SavedFilter) int64 { return f.seq }), err
 }
 

@@ -1,6 +1,10 @@
 package programs
 
-import "strings"
+import (
+	"strings"
+
+	"jpintel/webhook"
+)
 
 const (
 	// maxReported bounds the errors that a report names; all are counted.
@@ -62,6 +66,8 @@ func (r *Report) note(e ImportError) {
 		r.Errors = []ImportError{} // [] and not null in JSON
 	}
 	if len(r.Errors) < maxReported {
+		// A key in the wrong place is not repeated.
+		e.ID, e.Error = webhook.Mask(e.ID), webhook.Mask(e.Error)
 		e.ID = strings.ToValidUTF8(e.ID[:min(len(e.ID), maxEcho)], "")
 		r.Errors = append(r.Errors, e)
 	}

@@ -91,6 +91,9 @@ func (s *Service) ListTrackedPrograms(ctx context.Context, r ListTrackedPrograms
 		return store.Page[TrackedProgram]{}, fmt.Errorf("listing tracked programs: %w", err)
 	}
 	found, err := store.Collect(rows, scanTracked)
+	for i := range found {
+		found[i].CreatedAt = found[i].CreatedAt.In(s.DB.Location)
+	}
 	return store.NewPage(found, limit, func(t TrackedProgram) int64 { return t.seq }), err
 }
 
