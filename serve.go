@@ -17,6 +17,7 @@ import (
 
 	"jpintel/store"
 	"jpintel/webhook"
+	"jpintel/webhook/mail"
 	"jpintel/webhook/programs"
 )
 
@@ -42,9 +43,12 @@ type serveCmd struct{}
 //	                            │ Outbox                      ▲
 //	                            ▼                             │
 //	                     webhook.Worker ── Sender ──▶ customers' URLs
+//	                            │ mails, in the file
+//	                            ▼
+//	                       mail.Sender ── SMTP ──▶ customers' mailboxes
 //
-// The order of a stop: no new API calls, then no new webhook requests, then
-// what is in flight, then the file.
+// The order of a stop: no new API calls, then no new webhook requests and no
+// new mails, then what is in flight, then the file.
 func (serveCmd) Run(ctx context.Context, a *app) error {
 	log, err := a.logger()
 	if err != nil {
@@ -74,14 +78,21 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 	state := &programs.Service{DB: db, Outbox: outbox}
 	service := a.webhooks(db, outbox, guard)
 	service.Sender = sender
+	send, err := a.config.sendMail()
+	if err != nil {
+		return err
+	}
+	mails := mail.NewSender(db, log, send, time.Duration(a.config.Tick))
 	worker := webhook.NewWorker(db, outbox, sender, log, webhook.WorkerOptions{
 		Schedule: a.config.schedule(), Concurrency: a.config.Concurrency, EndpointConcurrency: a.config.EndpointConcurrency,
 		Rate: a.config.Rate, Cap: service.Cap, DeadLetterLimit: a.config.DeadLetterLimit, Tick: time.Duration(a.config.Tick), Drain: drain,
-		Retention: time.Duration(a.config.Retention), EventRetention: time.Duration(a.config.EventRetention), Steps: []func(context.Context) (bool, error){state.Step},
+		Retention: time.Duration(a.config.Retention), EventRetention: time.Duration(a.config.EventRetention),
+		DisableAfter: time.Duration(a.config.DisableAfter.Duration), WarnAfter: time.Duration(a.config.WarnAfter.Duration),
+		Notices: webhook.Notices{Brand: a.config.Brand, PublicURL: a.config.PublicURL, Wake: mails.Wake}, Steps: []func(context.Context) (bool, error){state.Step},
 	})
 	service.Changed = worker.Forget
 	server := &api{
-		db: db, log: log, programs: state, worker: worker, tick: time.Duration(a.config.Tick),
+		db: db, log: log, programs: state, worker: worker, mails: mails, tick: time.Duration(a.config.Tick),
 		hasAdmin: a.config.AdminToken != "", admin: sha256.Sum256([]byte(a.config.AdminToken)),
 		webhooks: service, fly: a.config.Fly != "",
 		calls: newLimiters(a.config.callRate(), max(a.config.APIRate, 1)), guesses: newLimiters(rate.Every(guessEvery), guessBurst),
@@ -117,6 +128,9 @@ func (a *api) run(ctx context.Context, listener net.Listener) error {
 	defer stopWorking()
 	worked := make(chan error, 1)
 	go func() { worked <- a.worker.Run(working) }()
+	mailed := make(chan struct{})
+	go func() { defer close(mailed); a.mails.Run(working) }()
+	defer func() { stopWorking(); <-mailed }()
 	go a.watchControl(working, control.Version)
 
 	server := &http.Server{
