@@ -10,6 +10,9 @@
 // webhook_attempts: one row per HTTP request. webhook_rates: outcomes by five
 // minutes, so that no page has to count attempts.
 //
+// Owners are told of what they cannot hear at their endpoints by mail: Notices
+// writes it, package mail keeps and sends it.
+//
 // # The walk of an event
 //
 //	state change + Outbox.Publish     one transaction of whoever changes state

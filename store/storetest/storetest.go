@@ -94,6 +94,10 @@ var invariants = map[string]string{
 		WHERE d.status = 'success' AND (a.status IS NULL OR a.status NOT BETWEEN 200 AND 299)`,
 	"a customer has at most 20 active subscriptions": `
 		SELECT customer_id FROM webhook_subscriptions WHERE disabled_at_ms IS NULL GROUP BY customer_id HAVING COUNT(*) > 20`,
+	"a mail is to its subscription's owner": `
+		SELECT m.mail_id FROM mails m JOIN webhook_subscriptions s ON s.subscription_id = m.subscription_id WHERE m.customer_id <> s.customer_id`,
+	"a disable is told once": `
+		SELECT subscription_id FROM mails WHERE kind = 'subscription_disabled' GROUP BY subscription_id, created_at_ms HAVING COUNT(*) > 1`,
 	"a filter matches a program once": `
 		SELECT filter_id || ' ' || unified_id FROM filter_matches GROUP BY filter_id, unified_id HAVING COUNT(*) > 1`,
 }
