@@ -93,6 +93,7 @@ func TestNothingInTheOpen(t *testing.T) {
 		prepare func(*testing.T) *postbox
 	}{
 		"no STARTTLS":                 {"smtp://" + login + "mail.example.test", func(t *testing.T) *postbox { return newPostbox(t) }},
+		"no STARTTLS, no password":    {"smtp://mail.example.test", func(t *testing.T) *postbox { return newPostbox(t) }},
 		"a certificate of nobody":     {"smtp://" + login + "mail.example.test", func(t *testing.T) *postbox { p := newPostbox(t, certified(t)); p.roots = nil; return p }},
 		"a certificate for another":   {"smtp://" + login + "mail.example.org", func(t *testing.T) *postbox { return newPostbox(t, certified(t)) }},
 		"smtps, of nobody":            {"smtps://" + login + "mail.example.test", func(t *testing.T) *postbox { p := newTLSPostbox(t); p.roots = nil; return p }},
