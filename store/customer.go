@@ -46,7 +46,7 @@ func (c Customer) validate() error {
 		return Errorf(CodeInvalid, "tier: want free or paid")
 	}
 	if c.Email != "" && !validEmail(c.Email) {
-		return Errorf(CodeInvalid, "email: want a plain address like ops@example.com, of at most 254 characters")
+		return Errorf(CodeInvalid, "email: want a plain address like ops@example.com")
 	}
 	if c.DailyLimit < 0 {
 		return Errorf(CodeInvalid, "daily_limit: want a positive number of calls a day, or none")

@@ -96,8 +96,10 @@ var invariants = map[string]string{
 		SELECT customer_id FROM webhook_subscriptions WHERE disabled_at_ms IS NULL GROUP BY customer_id HAVING COUNT(*) > 20`,
 	"a mail is to its subscription's owner": `
 		SELECT m.mail_id FROM mails m JOIN webhook_subscriptions s ON s.subscription_id = m.subscription_id WHERE m.customer_id <> s.customer_id`,
-	"a disable is told once": `
-		SELECT subscription_id FROM mails WHERE kind = 'subscription_disabled' GROUP BY subscription_id, created_at_ms HAVING COUNT(*) > 1`,
+	"a disable that is told by mail is an event, once": `
+		SELECT m.subscription_id FROM mails m JOIN webhook_subscriptions s ON s.subscription_id = m.subscription_id
+		WHERE m.kind = 'subscription_disabled' GROUP BY m.subscription_id
+		HAVING COUNT(*) > (SELECT COUNT(*) FROM outbox_events e WHERE e.event_type = 'webhook.subscription_disabled' AND e.subject_id = m.subscription_id)`,
 	"a filter matches a program once": `
 		SELECT filter_id || ' ' || unified_id FROM filter_matches GROUP BY filter_id, unified_id HAVING COUNT(*) > 1`,
 }
