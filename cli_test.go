@@ -173,6 +173,10 @@ var cliWrong = map[string][]string{
 	"JPINTEL_LISTEN_SECRET":                {"secret", "jpk_0123"},
 	"JPINTEL_WEBHOOK_DAILY_CAP":            {"-1", "10,000"},
 	"JPINTEL_WEBHOOK_DEAD_LETTER_LIMIT":    {"-1", "few"},
+	"JPINTEL_WEBHOOK_DISABLE_AFTER":        {"never", "7", "-1h"},
+	"JPINTEL_WEBHOOK_WARN_AFTER":           {"never", "24", "-24h"},
+	"JPINTEL_SMTP_URL":                     {"mail.example.jp", "http://mail.example.jp", "smtp://", "smtp://mail.example.jp:0", "smtp://mail.example.jp:65536", "smtp://mail.example.jp/inbox", "smtp://user@mail.example.jp", "smtp://user:pass word@mail.example.jp:%"},
+	"JPINTEL_MAIL_FROM":                    {"hooks", "Jpintel hooks@example.jp", "hooks@example.jp\r\nBcc: all@example.jp"},
 	"JPINTEL_WEBHOOK_ROTATION_GRACE":       {"1", "-1h", "later"},
 	"JPINTEL_WEBHOOK_RETRY_SCHEDULE":       {"soon", "1m,soon", "1m,-5m", "1m;5m"},
 	"JPINTEL_WEBHOOK_TICK":                 {"0s", "1", "-1s"},
@@ -220,13 +224,14 @@ func TestWrongConfiguration(t *testing.T) {
 }
 
 // cliSecrets are the variables whose values are never printed.
-var cliSecrets = []string{"JPINTEL_ADMIN_TOKEN", "JPINTEL_MASTER_KEY", "JPINTEL_API_KEY_SALT", "JPINTEL_LISTEN_SECRET"}
+var cliSecrets = []string{"JPINTEL_ADMIN_TOKEN", "JPINTEL_MASTER_KEY", "JPINTEL_API_KEY_SALT", "JPINTEL_LISTEN_SECRET", "JPINTEL_SMTP_URL"}
 
 // TestConfigPrintsEverything holds what config prints against the variables.
 func TestConfigPrintsEverything(t *testing.T) {
 	environment := map[string]string{
 		"JPINTEL_ADMIN_TOKEN": procToken, "JPINTEL_MASTER_KEY": storetest.MasterKeys, "JPINTEL_API_KEY_SALT": storetest.Salt,
-		"JPINTEL_LISTEN_SECRET":          "whsec_0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+		"JPINTEL_LISTEN_SECRET": "whsec_0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
+		"JPINTEL_SMTP_URL":      "smtps://user:the%20password@mail.example.jp", "JPINTEL_MAIL_FROM": "Jpintel <hooks@example.jp>",
 		"JPINTEL_WEBHOOK_RETRY_SCHEDULE": "30s,90m", "JPINTEL_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8,::1/128", "JPINTEL_TIMEZONE": "Europe/Berlin",
 	}
 	status, table, words := cliRun(environment, "config")

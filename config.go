@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -22,6 +23,7 @@ import (
 
 	"jpintel/store"
 	"jpintel/webhook"
+	"jpintel/webhook/mail"
 )
 
 // Config is every environment variable, its default and its meaning.
@@ -47,6 +49,8 @@ type Config struct {
 	Tick                webhook.Duration   `env:"JPINTEL_WEBHOOK_TICK" envDefault:"1s" form:"a duration like 30s" doc:"fallback ticker: how late work is found that nobody announced"`
 	Retention           webhook.Duration   `env:"JPINTEL_WEBHOOK_RETENTION" envDefault:"30d" form:"a duration like 30d" doc:"how long finished deliveries and dead letters stay, with their attempts"`
 	EventRetention      webhook.Duration   `env:"JPINTEL_EVENT_RETENTION" envDefault:"90d" form:"a duration like 90d, no shorter than JPINTEL_WEBHOOK_RETENTION" doc:"how long events stay in the feed"`
+	DisableAfter        Span               `env:"JPINTEL_WEBHOOK_DISABLE_AFTER" envDefault:"off" form:"a duration like 7d, or off" doc:"a subscription that has only failed for this long is disabled"`
+	WarnAfter           Span               `env:"JPINTEL_WEBHOOK_WARN_AFTER" envDefault:"1d" form:"a duration like 24h, or off" doc:"the owner of a subscription that has only failed for this long gets a mail"`
 	RotationGrace       webhook.Duration   `env:"JPINTEL_WEBHOOK_ROTATION_GRACE" envDefault:"1h" form:"a duration like 1h" doc:"how long a replaced signing secret goes on signing beside the new one"`
 	Brand               string             `env:"JPINTEL_WEBHOOK_BRAND" envDefault:"Jpintel" form:"letters and digits" doc:"header names (X-Jpintel-Signature) and User-Agent"`
 	Ports               []uint16           `env:"JPINTEL_WEBHOOK_PORTS" envDefault:"443,8443" form:"port numbers, comma" doc:"ports that customers' URLs may have"`
@@ -55,6 +59,9 @@ type Config struct {
 	Resolver            string             `env:"JPINTEL_WEBHOOK_RESOLVER" form:"host:port" doc:"DNS server for customers' names; unset: the system's"`
 
 	APIRate int `env:"JPINTEL_API_RATE" envDefault:"20" form:"a number, 0 for no limit" doc:"API calls a second, and as a burst, per customer"`
+
+	SMTPURL  Secret `env:"JPINTEL_SMTP_URL" form:"smtp://user:password@host:587 or smtps://user:password@host:465" doc:"mails to customers; smtp requires STARTTLS unless the host is this machine; unset: they are logged"`
+	MailFrom string `env:"JPINTEL_MAIL_FROM" form:"an address like Jpintel <hooks@example.jp>, required with JPINTEL_SMTP_URL" doc:"sender of mails to customers"`
 
 	ListenSecret Secret `env:"JPINTEL_LISTEN_SECRET" form:"whsec_ and 64 hex digits" doc:"for jpintel listen: the signing secret to verify with, out of the process list"`
 
@@ -73,6 +80,26 @@ func (s Secret) String() string {
 		return ""
 	}
 	return "(set)"
+}
+
+// Span is a duration that may be off, which is 0.
+type Span struct{ webhook.Duration }
+
+// UnmarshalText reads off or a duration.
+func (s *Span) UnmarshalText(text []byte) error {
+	if string(text) == "off" {
+		s.Duration = 0
+		return nil
+	}
+	return s.Duration.UnmarshalText(text)
+}
+
+// String writes off or the duration.
+func (s Span) String() string {
+	if s.Duration == 0 {
+		return "off"
+	}
+	return s.Duration.String()
 }
 
 // Location is a time zone that reads from its name.
@@ -172,6 +199,8 @@ func (c *Config) validate() error {
 		wrong("JPINTEL_WEBHOOK_BRAND", brandForm.MatchString(c.Brand)),
 		wrong("JPINTEL_WEBHOOK_RESOLVER", c.Resolver == "" || validAddr(c.Resolver)),
 		wrong("JPINTEL_API_RATE", c.APIRate >= 0),
+		wrong("JPINTEL_SMTP_URL", c.SMTPURL == "" || validSMTP(string(c.SMTPURL), anySender)),
+		wrong("JPINTEL_MAIL_FROM", c.MailFrom == "" && c.SMTPURL == "" || validSMTP(anySMTP, c.MailFrom)),
 		wrong("JPINTEL_LISTEN_SECRET", c.ListenSecret == "" || strings.HasPrefix(string(c.ListenSecret), "whsec_")),
 		wrong("JPINTEL_LOG_LEVEL", strings.Contains(" debug info warn error ", " "+c.LogLevel+" ")),
 		wrong("JPINTEL_LOG_FORMAT", c.LogFormat == "" || c.LogFormat == "json" || c.LogFormat == "text"),
@@ -179,16 +208,34 @@ func (c *Config) validate() error {
 	)
 }
 
-// anyMasterKey and anySalt stand in for one of the two where only the other's
-// form is judged.
+// These stand in for one of two values where only the other's form is judged.
 var (
 	anyMasterKey = "any:" + strings.Repeat("0", 64)
 	anySalt      = strings.Repeat("0", 16)
+	anySMTP      = "smtp://localhost"
+	anySender    = "any@example.jp"
 )
 
 func validKeys(master, salt string) bool {
 	_, err := store.ParseKeyring(master, salt)
 	return err == nil
+}
+
+func validSMTP(server, from string) bool {
+	_, err := mail.NewSMTP(server, from)
+	return err == nil
+}
+
+// sendMail hands a mail to the operator's SMTP server; nil where there is none.
+func (c *Config) sendMail() (func(context.Context, mail.Mail) error, error) {
+	if c.SMTPURL == "" {
+		return nil, nil
+	}
+	server, err := mail.NewSMTP(string(c.SMTPURL), c.MailFrom)
+	if err != nil {
+		return nil, fmt.Errorf("JPINTEL_SMTP_URL or JPINTEL_MAIL_FROM: %w", err) // unreachable: the configuration was validated
+	}
+	return server.Send, nil
 }
 
 func validAddr(addr string) bool {

@@ -178,7 +178,7 @@ func TestOpenAPIRequiresEveryField(t *testing.T) {
 // of one that is never null, it is not as the document says.
 func TestOpenAPIFindsWhatIsMissing(t *testing.T) {
 	const text = `{"subscription_id":"sub_01HX9Z2K7V3B4C5D6E7F8G9H0K","url":"https://hooks.example.com/","events":["program.created"],"filter":{"prefecture":"東京都"},
-		"envelope":"v1","description":"","state":"active","disabled_at":null,"disabled_reason":null,"failures_streak":0,"last_delivery_at":null,"last_success_at":null,
+		"envelope":"v1","description":"","state":"active","disabled_at":null,"disabled_reason":null,"failures_streak":0,"failing_since":null,"last_delivery_at":null,"last_success_at":null,
 		"last_status":null,"success_rate_hour":null,"created_at":"2026-05-14T09:00:00+09:00"}`
 	req := httptest.NewRequest("GET", "/v1/webhooks/subscriptions", nil)
 	valid := func(object map[string]any) bool {

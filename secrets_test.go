@@ -396,8 +396,10 @@ func TestSecretsStaySecret(t *testing.T) {
 	old, next := secrets.add("master key", "old:"+randomHex()), secrets.add("master key", "new:"+randomHex())
 	salt := secrets.add("salt", randomHex())
 	secrets.add("admin token", secToken)
+	smtpURL := "smtp://jpintel:" + secrets.add("SMTP password", randomHex()) + "@127.0.0.1:1" // where nobody listens
 	environment := func(keys string) []string {
-		return []string{"JPINTEL_MASTER_KEY=" + keys, "JPINTEL_API_KEY_SALT=" + salt, "JPINTEL_WEBHOOK_RETRY_SCHEDULE=50ms,50ms"}
+		return []string{"JPINTEL_MASTER_KEY=" + keys, "JPINTEL_API_KEY_SALT=" + salt, "JPINTEL_WEBHOOK_RETRY_SCHEDULE=50ms,50ms",
+			"JPINTEL_SMTP_URL=" + smtpURL, "JPINTEL_MAIL_FROM=hooks@example.jp", "JPINTEL_WEBHOOK_WARN_AFTER=1ms"}
 	}
 	s := secStart(t, dir, environment(old)...)
 	texts := map[string]string{}
@@ -413,7 +415,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	customers := []string{"cus_secret_alpha", "cus_secret_beta"}
 	var keys []string
 	for _, id := range customers {
-		s.must(t, nil, "POST", "/v1/admin/customers", map[string]string{"customer_id": id, "tier": "paid"}, s.operator()...)
+		s.must(t, nil, "POST", "/v1/admin/customers", map[string]string{"customer_id": id, "tier": "paid", "email": "ops@secret-customer.example"}, s.operator()...)
 		var made createKeyAnswer
 		_, line, _ := strings.Cut(command(old, "keys", "create", id, "--json"), "{") // words stand before it
 		if err := json.Unmarshal([]byte("{"+line), &made); err != nil {
@@ -458,6 +460,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	if texts["jpintel.db-wal"] == "" || texts["jpintel.db.lock"] == "" {
 		t.Error("there is no WAL, or no lock file")
 	}
+	secUntil(t, "a mail that cannot be sent", func() bool { return strings.Contains(s.stdout.String(), `"msg":"mail_not_sent_yet"`) })
 	for i, a := range secMisuse(t, s, keys[0]) {
 		texts["answer to misuse "+strconv.Itoa(i)] = a.body
 	}
@@ -474,7 +477,7 @@ func TestSecretsStaySecret(t *testing.T) {
 		t.Errorf("opened without the old key: %s", out)
 	}
 	s2 := secStart(t, dir, environment(next+","+old)...)
-	if out := command(next+","+old, "keys", "rekey", "--json"); !strings.Contains(out, `{"resealed":5}`) {
+	if out := command(next+","+old, "keys", "rekey", "--json"); !strings.Contains(out, `{"resealed":7}`) {
 		t.Errorf("rekey: %s", out)
 	}
 	s2.stop(t)
@@ -514,9 +517,9 @@ func TestSecretsStaySecret(t *testing.T) {
 	}
 	secrets.search(t, texts)
 	for place, text := range texts {
-		for _, id := range customers {
+		for _, id := range append(customers, "secret-customer.example") {
 			if strings.HasSuffix(place, "log") && strings.Contains(text, id) {
-				t.Errorf("%s carries the customer id %s", place, id)
+				t.Errorf("%s carries the customer id or address %s", place, id)
 			}
 		}
 	}
@@ -707,6 +710,8 @@ func TestRefusedStarts(t *testing.T) {
 		{"a master key without id", []string{"JPINTEL_MASTER_KEY=" + key[3:]}, []string{"JPINTEL_MASTER_KEY", "64 hex digits"}},
 		{"a master key as its own id", []string{"JPINTEL_MASTER_KEY=" + key[3:] + ":" + key[3:]}, []string{"JPINTEL_MASTER_KEY"}},
 		{"one id twice", []string{"JPINTEL_MASTER_KEY=" + key + "," + key}, []string{"JPINTEL_MASTER_KEY"}},
+		{"a mail server without a sender", []string{"JPINTEL_SMTP_URL=smtp://jpintel:0123456789abcdef@localhost"}, []string{"JPINTEL_MAIL_FROM", "required with JPINTEL_SMTP_URL"}},
+		{"no mail server", []string{"JPINTEL_SMTP_URL=jpintel:0123456789abcdef@localhost", "JPINTEL_MAIL_FROM=a@example.jp"}, []string{"JPINTEL_SMTP_URL", "smtps://"}},
 		{"no networks", []string{"JPINTEL_WEBHOOK_ALLOW_CIDRS=127.0.0.1"}, []string{"JPINTEL_WEBHOOK_ALLOW_CIDRS", "networks like"}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -729,7 +734,7 @@ func TestRefusedStarts(t *testing.T) {
 			}
 			secrets := &secSecrets{needles: map[string]string{}}
 			for _, e := range test.environment {
-				if name, value, _ := strings.Cut(e, "="); strings.Contains(name, "KEY") || strings.Contains(name, "TOKEN") {
+				if name, value, _ := strings.Cut(e, "="); strings.Contains(name, "KEY") || strings.Contains(name, "TOKEN") || strings.Contains(name, "SMTP") {
 					secrets.add(name, value)
 				}
 			}

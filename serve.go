@@ -17,6 +17,7 @@ import (
 
 	"jpintel/store"
 	"jpintel/webhook"
+	"jpintel/webhook/mail"
 	"jpintel/webhook/programs"
 )
 
@@ -42,9 +43,12 @@ type serveCmd struct{}
 //	                            │ Outbox                      ▲
 //	                            ▼                             │
 //	                     webhook.Worker ── Sender ──▶ customers' URLs
+//	                            │ mails, in the file
+//	                            ▼
+//	                       mail.Sender ── SMTP ──▶ customers' mailboxes
 //
-// The order of a stop: no new API calls, then no new webhook requests, then
-// what is in flight, then the file.
+// The order of a stop: no new API calls, then no new webhook requests and no
+// new mails, then what is in flight, then the file.
 func (serveCmd) Run(ctx context.Context, a *app) error {
 	log, err := a.logger()
 	if err != nil {
@@ -74,7 +78,11 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 		sender.Kill.Shut()
 	}
 	defer sender.Close()
-	server := a.api(db, log, guard, sender)
+	send, err := a.config.sendMail()
+	if err != nil {
+		return err
+	}
+	server := a.api(db, log, guard, sender, mail.NewSender(db, log, send, time.Duration(a.config.Tick)))
 	listener, err := net.Listen("tcp", a.config.Addr)
 	if err != nil {
 		return fmt.Errorf("JPINTEL_ADDR: %w", err)
@@ -83,7 +91,7 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 }
 
 // api wires everything up to the listener.
-func (a *app) api(db *store.DB, log *slog.Logger, guard *webhook.Guard, sender *webhook.Sender) *api {
+func (a *app) api(db *store.DB, log *slog.Logger, guard *webhook.Guard, sender *webhook.Sender, mails *mail.Sender) *api {
 	outbox := webhook.NewOutbox()
 	state := &programs.Service{DB: db, Outbox: outbox}
 	service := a.webhooks(db, outbox, guard)
@@ -91,14 +99,16 @@ func (a *app) api(db *store.DB, log *slog.Logger, guard *webhook.Guard, sender *
 	worker := webhook.NewWorker(db, outbox, sender, log, webhook.WorkerOptions{
 		Schedule: a.config.schedule(), Concurrency: a.config.Concurrency, EndpointConcurrency: a.config.EndpointConcurrency,
 		Rate: a.config.Rate, Cap: service.Cap, DeadLetterLimit: a.config.DeadLetterLimit, BetaOnly: a.config.Rollout == webhook.RolloutBeta, Tick: time.Duration(a.config.Tick), Drain: drain,
-		Retention: time.Duration(a.config.Retention), EventRetention: time.Duration(a.config.EventRetention), Steps: []func(context.Context) (bool, error){
+		Retention: time.Duration(a.config.Retention), EventRetention: time.Duration(a.config.EventRetention),
+		DisableAfter: time.Duration(a.config.DisableAfter.Duration), WarnAfter: time.Duration(a.config.WarnAfter.Duration),
+		Notices: webhook.Notices{Brand: a.config.Brand, PublicURL: a.config.PublicURL, Wake: mails.Wake}, Steps: []func(context.Context) (bool, error){
 			state.Step,
 			func(ctx context.Context) (bool, error) { return store.ForgetKeys(ctx, db) },
 		},
 	})
 	service.Changed = worker.Forget
 	return &api{
-		db: db, log: log, programs: state, worker: worker, tick: time.Duration(a.config.Tick),
+		db: db, log: log, programs: state, worker: worker, mails: mails, tick: time.Duration(a.config.Tick),
 		hasAdmin: a.config.AdminToken != "", admin: sha256.Sum256([]byte(a.config.AdminToken)),
 		webhooks: service, fly: a.config.Fly != "", rollout: a.config.Rollout,
 		calls: newLimiters(a.config.callRate(), max(a.config.APIRate, 1)), guesses: newLimiters(rate.Every(guessEvery), guessBurst),
@@ -129,6 +139,9 @@ func (a *api) run(ctx context.Context, listener net.Listener) error {
 	defer stopWorking()
 	worked := make(chan error, 1)
 	go func() { worked <- a.worker.Run(working) }()
+	mailed := make(chan struct{})
+	go func() { defer close(mailed); a.mails.Run(working) }()
+	defer func() { stopWorking(); <-mailed }()
 	go a.watchControl(working, control.Version)
 
 	server := &http.Server{

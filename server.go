@@ -17,6 +17,7 @@ import (
 
 	"jpintel/store"
 	"jpintel/webhook"
+	"jpintel/webhook/mail"
 	"jpintel/webhook/programs"
 )
 
@@ -54,6 +55,7 @@ type api struct {
 	webhooks *webhook.Service
 	programs *programs.Service
 	worker   *webhook.Worker
+	mails    *mail.Sender
 	admin    [sha256.Size]byte // of the token, so that comparing takes no notice of lengths
 	hasAdmin bool
 	tick     time.Duration

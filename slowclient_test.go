@@ -19,6 +19,7 @@ import (
 	"jpintel/store"
 	"jpintel/store/storetest"
 	"jpintel/webhook"
+	"jpintel/webhook/mail"
 )
 
 // The server against clients that are slow, or mean no good: in a bubble whose
@@ -74,7 +75,8 @@ func servePipes(t *testing.T) *pipeServer {
 	s := &pipeServer{t: t, db: storetest.New(t), in: &pipes{conns: make(chan net.Conn), closed: make(chan struct{})}, log: &testLog{}, done: make(chan error, 1)}
 	_, s.key = storetest.Customer(t, s.db, "cus_a", store.TierPaid)
 	a, guard := &app{config: config}, config.guard()
-	api := a.api(s.db, slog.New(slog.NewJSONHandler(s.log, nil)), guard, webhook.NewSender(guard, "Jpintel", "test"))
+	log := slog.New(slog.NewJSONHandler(s.log, nil))
+	api := a.api(s.db, log, guard, webhook.NewSender(guard, "Jpintel", "test"), mail.NewSender(s.db, log, nil, time.Hour))
 	var ctx context.Context
 	ctx, s.end = context.WithCancel(context.Background())
 	go func() { s.done <- api.run(ctx, s.in) }()

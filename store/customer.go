@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"net/mail"
 	"regexp"
+	"strings"
 	"time"
+	"unicode"
 )
 
 // Tier is what a customer has bought: webhooks and the feed are for paid ones.
@@ -53,10 +55,8 @@ func (c Customer) validate() error {
 	if !c.Tier.Valid() {
 		return Errorf(CodeInvalid, "tier: want free or paid")
 	}
-	if c.Email != "" {
-		if a, err := mail.ParseAddress(c.Email); err != nil || a.Address != c.Email {
-			return Errorf(CodeInvalid, "email: want a plain address like ops@example.com")
-		}
+	if c.Email != "" && !validEmail(c.Email) {
+		return Errorf(CodeInvalid, "email: want a plain address like ops@example.com")
 	}
 	if c.DailyLimit < 0 {
 		return errDailyLimit
@@ -65,6 +65,14 @@ func (c Customer) validate() error {
 }
 
 var errDailyLimit = Errorf(CodeInvalid, "daily_limit: want a positive number of calls a day, or none")
+
+// validEmail reports whether a text is an address without a name or quotes, and
+// with nothing in it that would end a header or a line of SMTP.
+func validEmail(text string) bool {
+	a, err := mail.ParseAddress(text)
+	return err == nil && a.Address == text && len(text) <= 254 && // the longest that SMTP takes (RFC 5321)
+		!strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' })
+}
 
 // CreateCustomer adds a customer. The same id again with the same values is
 // the same customer, and created is false; with other values it is a conflict.

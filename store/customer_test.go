@@ -77,6 +77,10 @@ func TestCustomerIsValidated(t *testing.T) {
 		{"no address", store.Customer{CustomerID: "b", Tier: "free", Email: "nobody"}, "email"},
 		{"address with a name", store.Customer{CustomerID: "b", Tier: "free", Email: "Ops <ops@example.com>"}, "email"},
 		{"two addresses", store.Customer{CustomerID: "b", Tier: "free", Email: "a@example.com, b@example.com"}, "email"},
+		{"an address that is too long", store.Customer{CustomerID: "b", Tier: "free", Email: strings.Repeat("a", 243) + "@example.com"}, "email"},
+		{"a line's end in an address", store.Customer{CustomerID: "b", Tier: "free", Email: "a\u2028b@example.com"}, "email"},
+		{"a control character in an address", store.Customer{CustomerID: "b", Tier: "free", Email: "a\u0085b@example.com"}, "email"},
+		{"quotes in an address", store.Customer{CustomerID: "b", Tier: "free", Email: "\"a b\"@example.com"}, "email"},
 		{"header in an address", store.Customer{CustomerID: "b", Tier: "free", Email: "a@example.com\r\nBcc: b@example.com"}, "email"},
 		{"negative limit", store.Customer{CustomerID: "b", Tier: "free", DailyLimit: -1}, "daily_limit"},
 	} {

@@ -3,9 +3,7 @@ package webhook
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"net/url"
 	"sync/atomic"
 	"time"
 
@@ -43,8 +41,10 @@ type finisher struct {
 	log       *slog.Logger
 	schedule  []time.Duration
 	random    func() float64
-	cap       *DailyCap // nil: nothing is counted
-	deadLimit int       // dead letters of a subscription; 0: no limit
+	cap       *DailyCap     // nil: nothing is counted
+	deadLimit int           // dead letters of a subscription; 0: no limit
+	failLimit time.Duration // of nothing but failures of a subscription; 0: no limit
+	notices   Notices
 	results   chan finished
 	committed chan []settled
 	closing   atomic.Bool
@@ -218,7 +218,7 @@ func (f *finisher) writeOne(tx *store.Tx, moved totals, p *progress, done finish
 		}
 	}
 	if p.concerns(w) {
-		rec.disabled = p.add(r)
+		rec.disabled = p.add(tx, r, f.failLimit)
 		if rec.status == StatusDeadLetter && p.bury(f.deadLimit) && rec.disabled == "" {
 			rec.disabled = ReasonDeadLetterOverflow
 		}
@@ -237,19 +237,22 @@ func (f *finisher) writeOne(tx *store.Tx, moved totals, p *progress, done finish
 	return rec, err
 }
 
-// disable stops a subscription on the service's own account and tells its
-// owner's other ones. It reports whether the subscription was active.
+// disable stops a subscription on the service's own account, whatever the
+// reason, and tells its owner: by mail and at the other ones. It reports whether the subscription was active.
 func (f *finisher) disable(tx *store.Tx, w *work, reason Reason) (bool, error) {
 	active, err := disable(tx, w.subSeq, reason)
 	if err != nil || !active {
 		return false, err
 	}
-	u, err := url.Parse(w.target.url)
+	if err := f.notices.disabled(tx, noticed{w.target.subscriptionID, w.target.customerID, w.target.url}, reason); err != nil {
+		return false, err
+	}
+	shown, err := origin(w.target.url)
 	if err != nil {
-		return false, fmt.Errorf("parsing a checked URL: %w", err) // unreachable: CheckURL wrote it
+		return false, err
 	}
 	_, err = f.outbox.Publish(context.Background(), tx, SubscriptionDisabled{
-		CustomerID: w.target.customerID, SubscriptionID: w.target.subscriptionID, URLOrigin: u.Scheme + "://" + u.Host,
+		CustomerID: w.target.customerID, SubscriptionID: w.target.subscriptionID, URLOrigin: shown,
 		DisabledReason: string(reason), DisabledAt: tx.Local().Format(createdAtLayout),
 	})
 	return true, err

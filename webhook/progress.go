@@ -30,12 +30,14 @@ type progress struct {
 	last        Result
 	lastSuccess time.Time
 	deadLetters int // since it was last enabled
+	failing     failing
 }
 
 func readProgress(tx *store.Tx, sub int64) (*progress, error) {
 	p := &progress{sub: sub}
-	err := tx.QueryRow(`SELECT generation, failures_streak, probation, last_dns, dead_letters FROM webhook_subscriptions WHERE sub_seq = $1`, sub).
-		Scan(&p.generation, &p.streak, &p.probation, &p.lastDNS, &p.deadLetters)
+	err := tx.QueryRow(`SELECT generation, failures_streak, probation, last_dns, dead_letters, COALESCE(failing_since_ms, 0) FROM webhook_subscriptions WHERE sub_seq = $1`, sub).
+		Scan(&p.generation, &p.streak, &p.probation, &p.lastDNS, &p.deadLetters, &p.failing.inFile)
+	p.failing.sinceMS = p.failing.inFile
 	if err != nil {
 		return nil, fmt.Errorf("reading subscription: %w", err)
 	}
@@ -47,18 +49,21 @@ func readProgress(tx *store.Tx, sub int64) (*progress, error) {
 func (p *progress) concerns(w *work) bool { return w.target.generation == p.generation }
 
 // add counts one result, in the order in which they came, and says whether the
-// subscription must be disabled for it.
-func (p *progress) add(r Result) Reason {
+// subscription must be disabled for it. limit is of nothing but failures, 0 for
+// none.
+func (p *progress) add(tx *store.Tx, r Result, limit time.Duration) Reason {
 	if r.Category == CategoryInternal {
 		return "" // our fault: it says nothing of the receiver
 	}
 	p.last = r
 	if r.OK() {
 		p.ok++
+		p.failing.end()
 		p.streak, p.probation, p.lastDNS, p.lastSuccess = 0, false, false, r.StartedAt.Add(r.Duration)
 		return ""
 	}
 	p.failed++
+	p.failing.begin(tx)
 	p.probation = p.probation || unreachable(r.Category)
 	if countsInStreak(r, p.lastDNS) {
 		p.streak++
@@ -69,6 +74,8 @@ func (p *progress) add(r Result) Reason {
 		return ReasonGone
 	case p.streak >= maxStreak:
 		return ReasonStreak
+	case p.failing.over(limit, tx.Now):
+		return ReasonFailing
 	}
 	return ""
 }
@@ -118,6 +125,9 @@ func (p *progress) write(tx *store.Tx) error {
 		p.streak, store.Bit(p.probation), store.Bit(p.lastDNS), p.last.StartedAt.Add(p.last.Duration).UnixMilli(), success, store.Nullable(p.last.Status), p.deadLetters, p.sub)
 	if err != nil {
 		return fmt.Errorf("updating subscription: %w", err)
+	}
+	if err := p.failing.write(tx, p.sub); err != nil {
+		return err
 	}
 	return p.writeRate(tx)
 }

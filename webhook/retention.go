@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"jpintel/store"
+	"jpintel/webhook/mail"
 )
 
 const (
@@ -20,7 +21,7 @@ const (
 )
 
 // retention deletes what has expired: finished deliveries with their attempts,
-// then events that no delivery is left of. Nothing pending and nothing
+// then events that no delivery is left of, then mails as old as deliveries. Nothing pending and nothing
 // unpublished is ever deleted. A pass walks in the order of creation, which is
 // the order of age, in steps in the background lane, and ends at the first row
 // that is too young; so it needs no index of its own.
@@ -41,6 +42,7 @@ const (
 	retainIdle = iota
 	retainDeliveries
 	retainEvents
+	retainMails
 	retainPages
 )
 
@@ -60,6 +62,9 @@ func (r *retention) step(ctx context.Context) (more bool, err error) {
 			read, deleted, err = r.deleteDeliveries(tx)
 		case retainEvents:
 			read, deleted, err = r.deleteEvents(tx)
+		case retainMails:
+			deleted, err = mail.DeleteFinished(tx, tx.Now.Add(-r.deliveries), retainRows)
+			read = deleted
 		default:
 			read, err = giveBackPages(tx)
 		}

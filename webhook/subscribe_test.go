@@ -42,7 +42,7 @@ func TestSubscribe(t *testing.T) {
 		text, _ := json.Marshal(got)
 		wantSub := fmt.Sprintf(`{"subscription_id":%q,"url":"https://93.184.215.14/Hook","events":["program.created","program.updated"],`+
 			`"filter":{"prefecture":["大阪府","奈良県"],"unified_id":"UNI-1"},"envelope":"v2","description":"本番","state":"active","disabled_at":null,"disabled_reason":null,`+
-			`"failures_streak":0,"last_delivery_at":null,"last_success_at":null,"last_status":null,"success_rate_hour":null,"created_at":"2000-01-01T09:00:00+09:00"}`, a.SubscriptionID)
+			`"failures_streak":0,"failing_since":null,"last_delivery_at":null,"last_success_at":null,"last_status":null,"success_rate_hour":null,"created_at":"2000-01-01T09:00:00+09:00"}`, a.SubscriptionID)
 		if err != nil || string(text) != wantSub {
 			t.Errorf("got  %s, %v\nwant %s", text, err, wantSub)
 		}

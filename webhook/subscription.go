@@ -39,6 +39,7 @@ type Subscription struct {
 	DisabledAt      *time.Time `json:"disabled_at"`
 	DisabledReason  *Reason    `json:"disabled_reason"`
 	FailuresStreak  int        `json:"failures_streak"`
+	FailingSince    *time.Time `json:"failing_since"`    // the first failure after the last success, or after it was enabled; null: none
 	LastDeliveryAt  *time.Time `json:"last_delivery_at"` // the last attempt's end
 	LastSuccessAt   *time.Time `json:"last_success_at"`
 	LastStatus      *int       `json:"last_status"`       // HTTP; null: no answer
@@ -115,7 +116,7 @@ func (s *Service) selectSubscriptions(ctx context.Context, where string, args ..
 	since := time.Now().Add(-rateWindow).UnixMilli()
 	rows, err := s.DB.Reader(ctx).Query(`
 		SELECT sub_seq, customer_id, subscription_id, url, events, filter, envelope, description, disabled_at_ms, disabled_reason,
-		  failures_streak, last_delivery_at_ms, last_success_at_ms, last_status, created_at_ms,
+		  failures_streak, failing_since_ms, last_delivery_at_ms, last_success_at_ms, last_status, created_at_ms,
 		  (SELECT 1.0 * SUM(ok) / SUM(ok + failed) FROM webhook_rates r WHERE r.sub_seq = s.sub_seq AND r.bucket_ms > $1)
 		FROM webhook_subscriptions s `+where, append([]any{since}, args...)...)
 	if err != nil {
@@ -127,13 +128,13 @@ func (s *Service) selectSubscriptions(ctx context.Context, where string, args ..
 func (s *Service) scanSubscription(rows *sql.Rows) (Subscription, error) {
 	var sub Subscription
 	var events, filter string
-	var disabledAt, lastDelivery, lastSuccess sql.Null[int64]
+	var disabledAt, failingSince, lastDelivery, lastSuccess sql.Null[int64]
 	var reason sql.Null[Reason]
 	var status sql.Null[int]
 	var rate sql.Null[float64]
 	var created int64
 	if err := rows.Scan(&sub.seq, &sub.customerID, &sub.SubscriptionID, &sub.URL, &events, &filter, &sub.Envelope, &sub.Description, &disabledAt, &reason,
-		&sub.FailuresStreak, &lastDelivery, &lastSuccess, &status, &created, &rate); err != nil {
+		&sub.FailuresStreak, &failingSince, &lastDelivery, &lastSuccess, &status, &created, &rate); err != nil {
 		return sub, fmt.Errorf("reading subscriptions: %w", err)
 	}
 	sub.State = "active"
@@ -141,6 +142,7 @@ func (s *Service) scanSubscription(rows *sql.Rows) (Subscription, error) {
 		sub.State = "disabled"
 	}
 	sub.DisabledAt, sub.LastDeliveryAt, sub.LastSuccessAt = s.local(disabledAt), s.local(lastDelivery), s.local(lastSuccess)
+	sub.FailingSince = s.local(failingSince)
 	sub.DisabledReason, sub.LastStatus, sub.SuccessRateHour = pointer(reason), pointer(status), pointer(rate)
 	sub.CreatedAt = store.FromMS(created).In(s.DB.Location)
 	if err := json.Unmarshal([]byte(events), &sub.Events); err != nil {
@@ -214,6 +216,7 @@ func disable(tx *store.Tx, subSeq int64, reason Reason) (bool, error) {
 func enable(tx *store.Tx, subSeq int64) error {
 	_, err := tx.Exec(`
 		UPDATE webhook_subscriptions SET disabled_at_ms = NULL, disabled_reason = NULL, failures_streak = 0, dead_letters = 0, probation = 1,
+		  failing_since_ms = NULL, failing_warned_at_ms = NULL,
 		  since_seq = (SELECT COALESCE(MAX(seq), 0) FROM outbox_events)
 		WHERE sub_seq = $1 AND deleted_at_ms IS NULL`, subSeq)
 	if err != nil {

@@ -34,8 +34,8 @@ func limitTo(t testing.TB, s *Service, customer string, calls int64) {
 	}
 }
 
-// warnings are what a customer was told, as "usage/limit until".
-func warnings(t testing.TB, s *Service, customer string) (all []string) {
+// quotaWarnings are what a customer was told, as "usage/limit until".
+func quotaWarnings(t testing.TB, s *Service, customer string) (all []string) {
 	t.Helper()
 	for _, text := range lines(t, s.DB, `SELECT data FROM outbox_events WHERE event_type = 'tier.quota.warning' AND customer_id = $1 ORDER BY seq`, customer) {
 		var p TierQuotaWarning
@@ -65,7 +65,7 @@ func TestUsage(t *testing.T) {
 		want(use(t, s, "cus_a", 9, ""), 79, 100, today)
 		want(use(t, s, "cus_a", 200, "1999-12-31T14:59:59.999Z"), 200, 100, yesterday) // over, and nobody is told
 		want(use(t, s, "cus_a", -1, "1999-12-31T15:00:00Z"), 78, 100, today)
-		if got := warnings(t, s, "cus_a"); len(got) != 0 {
+		if got := quotaWarnings(t, s, "cus_a"); len(got) != 0 {
 			t.Errorf("told too early: %q", got)
 		}
 		want(use(t, s, "cus_a", 2, ""), 80, 100, today)
@@ -80,7 +80,7 @@ func TestUsage(t *testing.T) {
 		use(t, s, "cus_a", 10, "")
 		limitTo(t, s, "cus_a", 200)
 		limitTo(t, s, "cus_a", 100)
-		if got, want := warnings(t, s, "cus_a"), []string{"80/100 " + today, "81/100 " + tomorrow, "81/100 " + tomorrow}; !slices.Equal(got, want) {
+		if got, want := quotaWarnings(t, s, "cus_a"), []string{"80/100 " + today, "81/100 " + tomorrow, "81/100 " + tomorrow}; !slices.Equal(got, want) {
 			t.Errorf("told %q, want %q", got, want)
 		}
 	})
@@ -215,7 +215,7 @@ func playUsage(t *testing.T, steps []usageStep) (fault string) {
 				return fmt.Sprintf("step %d: %+v, %v; the model has %d", i, answer, err, m.calls[day])
 			}
 		}
-		if got := warnings(t, s, "cus_a"); !slices.Equal(got, m.warnings) {
+		if got := quotaWarnings(t, s, "cus_a"); !slices.Equal(got, m.warnings) {
 			return fmt.Sprintf("step %d: told %q, the model says %q", i, got, m.warnings)
 		}
 	}
@@ -245,7 +245,7 @@ func TestUsageUnderConcurrency(t *testing.T) {
 	if got := number(t, s.DB, `SELECT SUM(calls) FROM usage_days`); got != 25*(1+2+3+4+5+6+7+8) {
 		t.Errorf("%d calls are counted", got)
 	}
-	if got := warnings(t, s, "cus_a"); len(got) != 1 {
+	if got := quotaWarnings(t, s, "cus_a"); len(got) != 1 {
 		t.Errorf("told %q, want it once", got)
 	}
 }

@@ -11,6 +11,9 @@
 // minutes, so that no page has to count attempts. usage_days: a customer's calls
 // by day; threshold_crossings: which limits were told of as nearly used up.
 //
+// Owners are told of what they cannot hear at their endpoints by mail: Notices
+// writes it, package mail keeps and sends it.
+//
 // # The walk of an event
 //
 //	state change + Outbox.Publish     one transaction of whoever changes state

@@ -25,6 +25,9 @@ type WorkerOptions struct {
 	Drain               time.Duration   // how long a stop waits for what is in flight
 	Retention           time.Duration   // of finished deliveries; 0: nothing is ever deleted
 	EventRetention      time.Duration   // of events, no shorter
+	DisableAfter        time.Duration   // of nothing but failures a subscription is disabled; 0: never
+	WarnAfter           time.Duration   // of nothing but failures a subscription's owner is warned; 0: never
+	Notices             Notices
 	// Steps are other packages' background work, run when the outbox is woken
 	// and at each tick, until they report no more.
 	Steps []func(context.Context) (more bool, err error)
@@ -95,6 +98,7 @@ func NewWorker(db *store.DB, outbox *Outbox, sender *Sender, log *slog.Logger, o
 	opt.Steps = append([]func(context.Context) (bool, error){
 		func(ctx context.Context) (bool, error) { return sweepStep(ctx, db) },
 		expired.step,
+		(&warnings{db: db, log: log, notices: opt.Notices, after: opt.WarnAfter}).step,
 	}, opt.Steps...)
 	w := &Worker{
 		db: db, outbox: outbox, sender: sender, log: log, opt: opt,
@@ -103,6 +107,7 @@ func NewWorker(db *store.DB, outbox *Outbox, sender *Sender, log *slog.Logger, o
 		signal: make(chan struct{}, 1), sent: make(chan *work, ahead*opt.Concurrency), turn: &turn{},
 	}
 	w.finisher.cap, w.finisher.deadLimit = opt.Cap, opt.DeadLetterLimit
+	w.finisher.failLimit, w.finisher.notices = opt.DisableAfter, opt.Notices
 	outbox.fanOut = &store.Follower{Run: w.follow}
 	return w
 }

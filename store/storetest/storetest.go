@@ -103,6 +103,12 @@ var invariants = map[string]string{
 	"a crossing's event is its customer's": `
 		SELECT t.event_id FROM threshold_crossings t JOIN outbox_events e ON e.event_id = t.event_id
 		WHERE e.customer_id IS NOT t.customer_id`,
+	"a mail is to its subscription's owner": `
+		SELECT m.mail_id FROM mails m JOIN webhook_subscriptions s ON s.subscription_id = m.subscription_id WHERE m.customer_id <> s.customer_id`,
+	"a disable that is told by mail is an event, once": `
+		SELECT m.subscription_id FROM mails m JOIN webhook_subscriptions s ON s.subscription_id = m.subscription_id
+		WHERE m.kind = 'subscription_disabled' GROUP BY m.subscription_id
+		HAVING COUNT(*) > (SELECT COUNT(*) FROM outbox_events e WHERE e.event_type = 'webhook.subscription_disabled' AND e.subject_id = m.subscription_id)`,
 	"a filter matches a program once": `
 		SELECT filter_id || ' ' || unified_id FROM filter_matches GROUP BY filter_id, unified_id HAVING COUNT(*) > 1`,
 }
