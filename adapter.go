@@ -8,11 +8,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"mime"
 	"net/http"
 	"reflect"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/julienschmidt/httprouter"
 
@@ -259,9 +261,13 @@ func writeError(c *call, log *slog.Logger, err error) {
 	if !ok {
 		status = http.StatusInternalServerError
 	}
+	wait := e.RetryAfter
 	if e.Code == store.CodeUnavailable {
-		c.w.Header().Set("Retry-After", "1")
+		wait = time.Second
 		log.Warn("request_unavailable", "request_id", store.RequestID(c.r.Context()), "error", err)
+	}
+	if wait > 0 {
+		c.w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(max(wait.Seconds(), 1)))))
 	}
 	// The message may repeat what the caller sent, a key in the wrong place too.
 	// A map of strings always encodes.

@@ -160,7 +160,7 @@ func (a *api) authorize(who access, c *call) error {
 	// Only wrong keys are limited: whoever has the right one is let in, also
 	// from an address that a stranger guesses from.
 	if wait := a.guesses.take(clientAddress(c.r, a.fly), time.Now()); wait > 0 {
-		return tooMany(c.w, wait, "too many wrong keys from this address")
+		return tooMany(wait, "too many wrong keys from this address")
 	}
 	return err
 }
@@ -183,7 +183,7 @@ func (a *api) identify(who access, c *call) error {
 		o.customer = caller.CustomerID
 	}
 	if wait := a.calls.take(caller.CustomerID, time.Now()); wait > 0 {
-		return tooMany(c.w, wait, "too many calls")
+		return tooMany(wait, "too many calls")
 	}
 	if who == paid && caller.Tier != store.TierPaid {
 		return webhook.ErrFreeTier
