@@ -13,6 +13,7 @@ type customersCmd struct {
 	List    customersListCmd    `cmd:"" help:"List customers."`
 	Show    customersShowCmd    `cmd:"" help:"Show one customer."`
 	SetTier customersSetTierCmd `cmd:"" help:"Move a customer to the free or the paid tier."`
+	OptOut  customersOptOutCmd  `cmd:"" help:"Stop all webhooks of a customer, or end that."`
 }
 
 type customersAddCmd struct {
@@ -96,6 +97,26 @@ func (c *customersSetTierCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		return show(a, moved)
+	})
+}
+
+type customersOptOutCmd struct {
+	ID  string `arg:"" help:"The customer's id."`
+	End bool   `help:"End the opt-out: what it had disabled goes on."`
+}
+
+// Run stops all webhooks of a customer, or ends that.
+func (c *customersOptOutCmd) Run(ctx context.Context, a *app) error {
+	return a.withWebhooks(ctx, func(s *webhook.Service) error {
+		change := s.StopAll
+		if c.End {
+			change = s.EndOptOut
+		}
+		answer, err := change(ctx, webhook.OptOutRequest{CustomerID: c.ID})
+		if err != nil {
+			return err
+		}
+		return show(a, answer)
 	})
 }
 

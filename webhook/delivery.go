@@ -56,9 +56,10 @@ type Attempt struct {
 	RemoteAddr      string    `json:"remote_addr"`
 }
 
-// DeliveryDetail is a delivery with all its attempts.
+// DeliveryDetail is a delivery with all its attempts, and why it is as it is.
 type DeliveryDetail struct {
 	Delivery
+	Why
 	Attempts []Attempt `json:"attempts"`
 }
 
@@ -122,13 +123,22 @@ func (s *Service) deliveryFilter(ctx context.Context, r DeliveriesRequest) (stri
 		if bound.value == "" {
 			continue
 		}
-		at, err := time.Parse(time.RFC3339, bound.value)
+		at, err := parseTime(bound.name, bound.value)
 		if err != nil {
-			return "", nil, store.Errorf(store.CodeInvalid, "%s: want a time like 2026-05-14T09:00:00+09:00", bound.name)
+			return "", nil, err
 		}
 		and(bound.condition, at.UnixMilli())
 	}
 	return where, args, nil
+}
+
+// parseTime reads a time that a caller gave.
+func parseTime(field, text string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return at, store.Errorf(store.CodeInvalid, "%s: want a time like 2026-05-14T09:00:00+09:00", field)
+	}
+	return at, nil
 }
 
 // derivedStatus is a delivery's state as it is: what was pending when its
@@ -170,6 +180,10 @@ type DeliveryRequest struct {
 	DeliveryID string `path:"id" json:"-"`
 }
 
+func errNoDelivery(id string) error {
+	return store.Errorf(store.CodeNotFound, "delivery %s not found", id)
+}
+
 // Delivery returns one delivery with its attempts.
 func (s *Service) Delivery(ctx context.Context, r DeliveryRequest) (DeliveryDetail, error) {
 	var detail DeliveryDetail
@@ -179,10 +193,13 @@ func (s *Service) Delivery(ctx context.Context, r DeliveryRequest) (DeliveryDeta
 			return err
 		}
 		if len(found) == 0 {
-			return store.Errorf(store.CodeNotFound, "delivery %s not found", r.DeliveryID)
+			return errNoDelivery(r.DeliveryID)
 		}
 		detail.Delivery = found[0]
-		detail.Attempts, err = s.attempts(q, found[0].seq)
+		if detail.Attempts, err = s.attempts(q, found[0].seq); err != nil {
+			return err
+		}
+		detail.Why, err = s.why(ctx, q, &detail.Delivery)
 		return err
 	})
 	return detail, err

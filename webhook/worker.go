@@ -81,9 +81,10 @@ func NewWorker(db *store.DB, outbox *Outbox, sender *Sender, log *slog.Logger, o
 		opt.Random = rand.Float64
 	}
 	expired := &retention{db: db, log: log, deliveries: opt.Retention, events: opt.EventRetention}
+	replays := &replayer{db: db, cap: opt.Cap, attempts: len(opt.Schedule) + 1}
 	opt.Steps = append([]func(context.Context) (bool, error){
 		func(ctx context.Context) (bool, error) { return sweepStep(ctx, db) },
-		expired.step,
+		expired.step, replays.step,
 	}, opt.Steps...)
 	w := &Worker{
 		db: db, outbox: outbox, sender: sender, log: log, opt: opt,
@@ -91,6 +92,7 @@ func NewWorker(db *store.DB, outbox *Outbox, sender *Sender, log *slog.Logger, o
 		queue: newQueue(db, queueOptions{slots: opt.Concurrency, perLane: opt.EndpointConcurrency, rate: opt.Rate, cap: opt.Cap}),
 		woken: map[int64]bool{}, signal: make(chan struct{}, 1), sent: make(chan *work, ahead*opt.Concurrency), turn: &turn{},
 	}
+	replays.fanout, replays.wake = w.fanout, w.wake
 	w.finisher.cap, w.finisher.deadLimit = opt.Cap, opt.DeadLetterLimit
 	w.finisher.results = make(chan finished, ahead*opt.Concurrency) // never full: a sender must not wait for a file that cannot be written
 	return w
@@ -113,8 +115,9 @@ func (w *Worker) Reload() {
 	w.outbox.wake()
 }
 
-// Forget makes the worker read a subscription again before it sends anything
-// more to it. Call it after the commit that has changed it.
+// Forget makes the worker read a subscription and what is due to it again, at
+// once and before it sends anything more to it. Call it after the commit that
+// has changed it.
 func (w *Worker) Forget(subSeq int64) {
 	w.mu.Lock()
 	w.stale = append(w.stale, subSeq)
@@ -286,8 +289,9 @@ func (w *Worker) receive(ctx context.Context) {
 	woken, stale, reload := w.woken, w.stale, w.reload
 	w.woken, w.stale, w.reload = map[int64]bool{}, nil, false
 	w.mu.Unlock()
-	if len(stale) > 0 {
-		w.queue.forget(stale...)
+	for _, sub := range stale {
+		w.queue.forget(sub)
+		woken[sub] = true
 	}
 	if reload {
 		w.queue.forget()
