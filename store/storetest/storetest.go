@@ -94,6 +94,15 @@ var invariants = map[string]string{
 		WHERE d.status = 'success' AND (a.status IS NULL OR a.status NOT BETWEEN 200 AND 299)`,
 	"a customer has at most 20 active subscriptions": `
 		SELECT customer_id FROM webhook_subscriptions WHERE disabled_at_ms IS NULL GROUP BY customer_id HAVING COUNT(*) > 20`,
+	"a subscription that misses events is disabled": `
+		SELECT s.subscription_id FROM webhook_missed_ranges m JOIN webhook_subscriptions s ON s.sub_seq = m.sub_seq
+		WHERE s.deleted_at_ms IS NOT NULL OR m.to_seq IS NULL AND s.disabled_at_ms IS NULL`,
+	"an event is missed once": `
+		SELECT a.sub_seq || ' ' || b.from_seq FROM webhook_missed_ranges a JOIN webhook_missed_ranges b ON b.sub_seq = a.sub_seq
+		WHERE b.from_seq > a.from_seq AND (a.to_seq IS NULL OR b.from_seq < a.to_seq)`,
+	"a replay runs on an active subscription": `
+		SELECT r.job_id FROM webhook_replays r JOIN webhook_subscriptions s ON s.sub_seq = r.sub_seq
+		WHERE r.state = 'running' AND s.disabled_at_ms IS NOT NULL`,
 	"a filter matches a program once": `
 		SELECT filter_id || ' ' || unified_id FROM filter_matches GROUP BY filter_id, unified_id HAVING COUNT(*) > 1`,
 }

@@ -28,6 +28,7 @@ const (
 		VALUES (1, 'sub_1', 'acme', '', '[]', 'v1', 0, 0);`
 	aDelivery = anEvent + aSubscription + `INSERT INTO webhook_deliveries (delivery_seq, delivery_id, event_seq, sub_seq, generation, envelope, status, next_attempt_at_ms, created_at_ms)
 		VALUES (1, 'dlv_1', 7, 1, 1, 'v1', 'pending', 0, 0);` + counted
+	aRange  = `INSERT INTO webhook_missed_ranges (sub_seq, from_seq, to_seq) VALUES (1, 2, 5);`
 	success = `UPDATE webhook_deliveries SET status = 'success', next_attempt_at_ms = NULL, finished_at_ms = 0, attempt_count = 1;` + counted
 	counted = `UPDATE webhook_totals SET deliveries = (SELECT count(*) FROM webhook_deliveries d WHERE d.status = webhook_totals.status);`
 	attempt = `INSERT INTO webhook_attempts (delivery_seq, attempt, started_at_ms, duration_ms, status) VALUES (1, %d, 0, 0, %d);`
@@ -46,6 +47,11 @@ func TestCheck(t *testing.T) {
 		{"attempts are numbered from 1 without gaps, and counted", aDelivery + success + fmt.Sprintf(attempt, 2, 200)},
 		{"the totals are the deliveries'", aDelivery + `UPDATE webhook_totals SET deliveries = 2 WHERE status = 'pending'`},
 		{"a successful delivery ends with a 2xx", aDelivery + success + fmt.Sprintf(attempt, 1, 500)},
+		{sound, aSubscription + aRange},
+		{"a subscription that misses events is disabled", aSubscription + aRange + `UPDATE webhook_missed_ranges SET to_seq = NULL`},
+		{"an event is missed once", aSubscription + aRange + `INSERT INTO webhook_missed_ranges (sub_seq, from_seq, to_seq) VALUES (1, 4, 9)`},
+		{"a replay runs on an active subscription", aSubscription + `UPDATE webhook_subscriptions SET disabled_at_ms = 0, disabled_reason = 'user';
+			INSERT INTO webhook_replays (job_id, sub_seq, status, since_ms, until_ms, created_at_ms) VALUES ('rpl_1', 1, 'failed', 0, 1, 0)`},
 		{"a customer has at most 20 active subscriptions", `
 			INSERT INTO webhook_subscriptions (subscription_id, customer_id, url, events, envelope, since_seq, created_at_ms)
 			WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 21)
