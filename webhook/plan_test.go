@@ -19,9 +19,10 @@ func TestHotQueriesWalkTheirIndex(t *testing.T) {
 		args  int
 		want  []string // each is in the plan
 	}{
-		"claim": {claimQuery, 3, []string{"SEARCH d USING INDEX webhook_deliveries_due (sub_seq=?)"}},
-		"scan":  {scanQuery, 0, []string{"webhook_deliveries_due (sub_seq>?)", "webhook_deliveries_due (sub_seq=?)"}},
-		"sweep": {sweepQuery, 5, []string{"SEARCH webhook_deliveries USING INDEX webhook_deliveries_due (sub_seq=?)"}},
+		"claim":  {claimQuery, 3, []string{"SEARCH d USING INDEX webhook_deliveries_due (sub_seq=?)"}},
+		"scan":   {scanQuery, 0, []string{"webhook_deliveries_due (sub_seq>?)", "webhook_deliveries_due (sub_seq=?)"}},
+		"replay": {replayQuery, 3, []string{"SEARCH d USING INDEX webhook_deliveries_list (sub_seq=? AND delivery_seq>?)"}},
+		"sweep":  {sweepQuery, 5, []string{"SEARCH webhook_deliveries USING INDEX webhook_deliveries_due (sub_seq=?)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			plan := explain(t, db, c.query, c.args)
