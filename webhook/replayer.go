@@ -18,6 +18,9 @@ const (
 	// replayAhead is how many deliveries of a subscription may be pending while a
 	// job adds more: new events wait behind no more than these.
 	replayAhead = 1000
+	// replayReserve is the part of a day's attempts that jobs leave to new events:
+	// with nothing left, the next one would have its subscription disabled.
+	replayReserve = 10
 	// replayPause is how long jobs that cannot go on are left alone.
 	replayPause = time.Second
 )
@@ -26,9 +29,9 @@ const (
 // deliveries and how far the job has come. A crash resumes where it was, and
 // nothing is queued twice.
 //
-// A job never is what uses up a customer's day: it adds a delivery only while
-// there is room for all attempts that its schedule may take, and for all of those
-// that wait already. What is left is for the next day.
+// A job does not use up a customer's day: it adds a delivery only while there is
+// room for all attempts that its schedule may take, for all of those that wait
+// already, and for some of new events. The rest is for the next day.
 type replayer struct {
 	db       *store.DB
 	cap      *DailyCap
@@ -125,7 +128,10 @@ func (r *replayer) room(ctx context.Context, j *replayJob, now time.Time) (int, 
 	if err != nil {
 		return 0, err
 	}
-	left /= min(r.attempts, r.cap.max())
+	left = (left - r.cap.max()/replayReserve) / min(r.attempts, r.cap.max())
+	if left <= 0 {
+		return 0, nil
+	}
 	due, err := countUpTo(q, `
 		webhook_subscriptions s JOIN webhook_deliveries d ON d.sub_seq = s.sub_seq
 		WHERE s.customer_id = $1 AND s.disabled_at_ms IS NULL AND d.status = 'pending' AND d.next_attempt_at_ms < $2`,
