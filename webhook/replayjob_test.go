@@ -326,7 +326,9 @@ func TestReplayAllIsStopped(t *testing.T) {
 	for name, stop := range map[string]func() error{
 		"disable": func() error { _, err := s.Disable(t.Context(), which); return err },
 		"opt-out": func() error { _, err := s.StopAll(t.Context(), OptOutRequest{"cus_a"}); return err },
-		"tier":    func() error { return s.DB.Write(t.Context(), func(tx *store.Tx) error { return SetTier(tx, "cus_a", store.TierFree) }) },
+		"tier": func() error {
+			return s.DB.Write(t.Context(), func(tx *store.Tx) error { return SetTier(tx, "cus_a", store.TierFree) })
+		},
 		"streak": func() error {
 			return s.DB.Write(t.Context(), func(tx *store.Tx) error {
 				_, err := disable(tx, subSeq(t, s, sub.SubscriptionID), ReasonStreak)

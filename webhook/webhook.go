@@ -8,7 +8,10 @@
 // customer's URLs, with the secrets that sign for them, sealed, in
 // webhook_secrets. webhook_deliveries: one row per (event, subscription) pair.
 // webhook_attempts: one row per HTTP request. webhook_rates: outcomes by five
-// minutes, so that no page has to count attempts.
+// minutes, so that no page has to count attempts. webhook_missed_ranges: which
+// stretches of the feed a subscription has missed while it was disabled.
+// webhook_replays: jobs that send many deliveries again, or make those of what was
+// missed.
 //
 // # The walk of an event
 //
