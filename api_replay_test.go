@@ -56,7 +56,7 @@ func TestReplayOfADelivery(t *testing.T) {
 		t.Errorf("replayed: %+v", got)
 	}
 	again := decode[webhook.Delivery](t, cus.call("POST", redeliverPath(dead.DeliveryID), nil, 202))
-	if again.DeliveryID != dead.DeliveryID || again.FinishedAt != nil && again.AttemptCount == 6 {
+	if again.DeliveryID != dead.DeliveryID || again.Status != webhook.StatusPending || again.AttemptCount != 6 || again.FinishedAt != nil {
 		t.Errorf("accepted: %+v", again)
 	}
 	for i, r := range hook.wait(7) {

@@ -22,8 +22,8 @@ func (Replayed) HTTPStatus() int { return 202 }
 // attempt. It answers CodeConflict where the subscription is not to be sent to,
 // and CodeRateLimited over the day's attempts. While the kill switch is on it is
 // queued.
-func (s *Service) Replay(ctx context.Context, r DeliveryRequest) (Replayed, error) {
-	if err := s.DB.Write(ctx, func(tx *store.Tx) error {
+func (s *Service) Replay(ctx context.Context, r DeliveryRequest) (replayed Replayed, err error) {
+	err = s.DB.Write(ctx, func(tx *store.Tx) error {
 		d, err := readReplayable(tx, r)
 		if err != nil {
 			return err
@@ -42,12 +42,16 @@ func (s *Service) Replay(ctx context.Context, r DeliveryRequest) (Replayed, erro
 		}
 		s.changed(tx, d.sub)
 		moved := totals{}
-		return errors.Join(d.replay(tx, moved, sub.generation), moved.write(tx))
-	}); err != nil {
-		return Replayed{}, err
-	}
-	detail, err := s.Delivery(ctx, r)
-	return Replayed{detail.Delivery}, err
+		if err := errors.Join(d.replay(tx, moved, sub.generation), moved.write(tx)); err != nil {
+			return err
+		}
+		found, err := s.selectDeliveries(tx, `WHERE d.delivery_seq = $1`, []any{d.seq}) // as it is before the worker has it
+		if err == nil {
+			replayed.Delivery = found[0]
+		}
+		return err
+	})
+	return replayed, err
 }
 
 // replayable is a delivery on its way back.

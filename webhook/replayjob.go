@@ -78,15 +78,16 @@ func (s *Service) ReplayAll(ctx context.Context, r ReplayAllRequest) (StartedRep
 			return StartedReplay{}, err
 		}
 	}
-	var id string
-	if err := s.DB.Write(ctx, func(tx *store.Tx) (err error) {
-		id, err = s.startReplay(tx, r, since, until)
+	var started StartedReplay
+	err = s.DB.Write(ctx, func(tx *store.Tx) error {
+		id, err := s.startReplay(tx, r, since, until)
+		if err != nil {
+			return err
+		}
+		started.ReplayJob, err = s.readReplay(tx, ReplayJobRequest{r.CustomerID, id})
 		return err
-	}); err != nil {
-		return StartedReplay{}, err
-	}
-	job, err := s.ReplayProgress(ctx, ReplayJobRequest{r.CustomerID, id})
-	return StartedReplay{job}, err
+	})
+	return started, err
 }
 
 func (s *Service) startReplay(tx *store.Tx, r ReplayAllRequest, since, until time.Time) (id string, err error) {
@@ -158,10 +159,14 @@ type ReplayJobRequest struct {
 
 // ReplayProgress tells how far a job is.
 func (s *Service) ReplayProgress(ctx context.Context, r ReplayJobRequest) (ReplayJob, error) {
+	return s.readReplay(s.DB.Reader(ctx), r)
+}
+
+func (s *Service) readReplay(q store.Querier, r ReplayJobRequest) (ReplayJob, error) {
 	job := ReplayJob{JobID: r.JobID}
 	var since, until, created int64
 	var finished sql.Null[int64]
-	err := s.DB.Reader(ctx).QueryRow(`
+	err := q.QueryRow(`
 		SELECT s.subscription_id, r.status, r.since_ms, r.until_ms, r.state, r.matched, r.queued, r.skipped, r.created_at_ms, r.finished_at_ms
 		FROM webhook_replays r JOIN webhook_subscriptions s ON s.sub_seq = r.sub_seq
 		WHERE r.job_id = $1 AND `+ofCustomer("s.customer_id", r.CustomerID), r.JobID, r.CustomerID).
