@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"math"
 	"mime"
 	"net/http"
 	"net/url"
@@ -16,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/julienschmidt/httprouter"
 
@@ -348,9 +350,13 @@ func writeError(c *call, log *slog.Logger, err error) {
 	if !ok {
 		status = http.StatusInternalServerError
 	}
+	wait := e.RetryAfter
 	if e.Code == store.CodeUnavailable {
-		c.w.Header().Set("Retry-After", "1")
+		wait = time.Second
 		log.Warn("request_unavailable", "request_id", store.RequestID(c.r.Context()), "error", webhook.Mask(err.Error()))
+	}
+	if wait > 0 {
+		c.w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(max(wait.Seconds(), 1)))))
 	}
 	// The message may repeat what the caller sent, a key in the wrong place too.
 	// A map of strings always encodes.

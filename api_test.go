@@ -352,9 +352,11 @@ func TestTenancy(t *testing.T) {
 	s.putProgram("UNI-secret", `{"primary_name":"補助金"}`, 201)
 	delivery := alice.deliveries(sub.SubscriptionID, 2)[0].DeliveryID
 	private := alice.feed(webhook.TypeProgramMatchingFilter)[0].EventID
+	replay := alice.replay(sub.SubscriptionID, "failed").JobID
+	alice.replayed(replay)
 
 	seen := func() (all string) {
-		for _, path := range []string{listPath, listPath + "/" + sub.SubscriptionID, deliveriesPath(sub.SubscriptionID), "/v1/webhooks/deliveries/" + delivery,
+		for _, path := range []string{listPath, listPath + "/" + sub.SubscriptionID, deliveriesPath(sub.SubscriptionID), "/v1/webhooks/deliveries/" + delivery, "/v1/webhooks/replays/" + replay,
 			"/v1/saved-filters", "/v1/tracked-programs", "/v1/events", "/v1/events/" + private} {
 			all += alice.call("GET", path, nil, 200).body
 		}
@@ -377,6 +379,9 @@ func TestTenancy(t *testing.T) {
 		"POST /v1/webhooks/subscriptions/:id/rotate-secret/finish": {sub.SubscriptionID, 404},
 		"POST /v1/webhooks/test/:id":                               {sub.SubscriptionID, 404},
 		"GET /v1/webhooks/deliveries/:id":                          {delivery, 404},
+		"POST /v1/webhooks/deliveries/:id/replay":                  {delivery, 404},
+		"POST /v1/webhooks/subscriptions/:id/replay":               {sub.SubscriptionID, 404},
+		"GET /v1/webhooks/replays/:id":                             {replay, 404},
 		"GET /v1/events/:id":                                       {private, 404},
 		"DELETE /v1/saved-filters/:id":                             {filter.FilterID, 404},
 		// Not anybody's: what Bob does here concerns only his own list.
@@ -384,7 +389,10 @@ func TestTenancy(t *testing.T) {
 		"PUT /v1/tracked-programs/:unified_id":    {"UNI-secret", 204},
 		"DELETE /v1/tracked-programs/:unified_id": {"UNI-secret", 204},
 	}
-	bodies := map[string]any{"PATCH": `{"description":"of Bob"}`} // the body is read first
+	bodies := map[string]any{ // the body is read first
+		"PATCH /v1/webhooks/subscriptions/:id":       `{"description":"of Bob"}`,
+		"POST /v1/webhooks/subscriptions/:id/replay": `{"since":"2026-01-01T00:00:00Z","status":"success"}`,
+	}
 	for _, r := range (&api{}).routes() {
 		name := r.method + " " + r.path
 		if r.who != customer && r.who != paid {
@@ -393,11 +401,11 @@ func TestTenancy(t *testing.T) {
 		want, hasID := calls[name]
 		switch {
 		case hasID:
-			a := bob.call(r.method, r.fill(want.id), bodies[r.method], want.status)
+			a := bob.call(r.method, r.fill(want.id), bodies[name], want.status)
 			if want.status != 404 {
 				continue
 			}
-			none := bob.call(r.method, r.fill("missing"), bodies[r.method], 404)
+			none := bob.call(r.method, r.fill("missing"), bodies[name], 404)
 			if strings.ReplaceAll(a.body, want.id, "ID") != strings.ReplaceAll(none.body, "missing", "ID") {
 				t.Errorf("%s tells another's object from a missing one: %s, %s", name, a.body, none.body)
 			}

@@ -27,12 +27,12 @@ type commands struct {
 	Listen        listenCmd       `cmd:"" help:"A local receiver that verifies signatures and prints what arrives."`
 	Migrate       migrateCmd      `cmd:"" help:"The file's schema: bring it up to date, or show its status."`
 	Config        configCmd       `cmd:"" help:"Print every environment variable with its value and meaning."`
-	Customers     customersCmd    `cmd:"" help:"Customers: add, list, show, set-tier, set-limit, set-beta."`
+	Customers     customersCmd    `cmd:"" help:"Customers: add, list, show, set-tier, set-limit, set-beta, opt-out."`
 	Keys          keysCmd         `cmd:"" help:"API keys: create, list, revoke; secrets: rekey."`
 	Programs      programsCmd     `cmd:"" help:"Programs: import."`
 	Events        eventsCmd       `cmd:"" help:"Events: list, show, publish."`
-	Subscriptions subscriptionCmd `cmd:"" help:"Subscriptions: list, show."`
-	Deliveries    deliveriesCmd   `cmd:"" help:"Deliveries: list, show."`
+	Subscriptions subscriptionCmd `cmd:"" help:"Subscriptions: list, show, enable, disable."`
+	Deliveries    deliveriesCmd   `cmd:"" help:"Deliveries: list, show, replay, progress."`
 	Rollout       rolloutCmd      `cmd:"" help:"Whom webhooks are open to: status."`
 	KillSwitch    killSwitchCmd   `cmd:"" help:"Stop every webhook request, or let them go on: status, on, off."`
 	Version       versionCmd      `cmd:"" help:"Print the version."`

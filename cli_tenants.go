@@ -17,6 +17,7 @@ type customersCmd struct {
 	SetTier  customersSetTierCmd  `cmd:"" help:"Move a customer to the free or the paid tier."`
 	SetLimit customersSetLimitCmd `cmd:"" help:"Change how many API calls a customer may make a day."`
 	SetBeta  customersSetBetaCmd  `cmd:"" help:"Let a customer take part in the beta, or no more."`
+	OptOut   customersOptOutCmd   `cmd:"" help:"Stop all webhooks of a customer, or end that."`
 }
 
 type customersAddCmd struct {
@@ -145,6 +146,26 @@ func (c *customersSetLimitCmd) Run(ctx context.Context, a *app) error {
 			return err
 		}
 		return show(a, changed)
+	})
+}
+
+type customersOptOutCmd struct {
+	ID  string `arg:"" help:"The customer's id."`
+	End bool   `help:"End the opt-out: what it had disabled goes on."`
+}
+
+// Run stops all webhooks of a customer, or ends that.
+func (c *customersOptOutCmd) Run(ctx context.Context, a *app) error {
+	return a.withWebhooks(ctx, func(s *webhook.Service) error {
+		change := s.StopAll
+		if c.End {
+			change = s.EndOptOut
+		}
+		answer, err := change(ctx, webhook.OptOutRequest{CustomerID: c.ID})
+		if err != nil {
+			return err
+		}
+		return show(a, answer)
 	})
 }
 

@@ -162,6 +162,9 @@ func (c *eventsPublishCmd) Run(ctx context.Context, a *app) error {
 type subscriptionCmd struct {
 	List subscriptionsListCmd `cmd:"" help:"List subscriptions, newest first."`
 	Show subscriptionsShowCmd `cmd:"" help:"Show one subscription."`
+
+	Enable  subscriptionsEnableCmd  `cmd:"" help:"Let a disabled subscription go on, with what comes from now on."`
+	Disable subscriptionsDisableCmd `cmd:"" help:"Pause a subscription; what is pending is given up."`
 }
 
 type subscriptionsListCmd struct {
@@ -197,9 +200,36 @@ func (c *subscriptionsShowCmd) Run(ctx context.Context, a *app) error {
 	})
 }
 
+type (
+	subscriptionsEnableCmd  subscriptionsShowCmd
+	subscriptionsDisableCmd subscriptionsShowCmd
+)
+
+// Run lets a subscription go on.
+func (c *subscriptionsEnableCmd) Run(ctx context.Context, a *app) error {
+	return a.changeSubscription(ctx, c.ID, (*webhook.Service).Enable)
+}
+
+// Run pauses a subscription.
+func (c *subscriptionsDisableCmd) Run(ctx context.Context, a *app) error {
+	return a.changeSubscription(ctx, c.ID, (*webhook.Service).Disable)
+}
+
+func (a *app) changeSubscription(ctx context.Context, id string, change func(*webhook.Service, context.Context, webhook.SubscriptionRequest) (webhook.Subscription, error)) error {
+	return a.withWebhooks(ctx, func(s *webhook.Service) error {
+		sub, err := change(s, ctx, webhook.SubscriptionRequest{SubscriptionID: id})
+		if err != nil {
+			return err
+		}
+		return show(a, sub)
+	})
+}
+
 type deliveriesCmd struct {
-	List deliveriesListCmd `cmd:"" help:"List deliveries, newest first."`
-	Show deliveriesShowCmd `cmd:"" help:"Show one delivery with its attempts."`
+	List     deliveriesListCmd     `cmd:"" help:"List deliveries, newest first."`
+	Show     deliveriesShowCmd     `cmd:"" help:"Show one delivery with its attempts."`
+	Replay   deliveriesReplayCmd   `cmd:"" help:"Send a delivery again, or many of a subscription's."`
+	Progress deliveriesProgressCmd `cmd:"" help:"Tell how far a replay of many is."`
 }
 
 type deliveriesListCmd struct {

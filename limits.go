@@ -1,11 +1,9 @@
 package main
 
 import (
-	"math"
 	"net"
 	"net/http"
 	"net/netip"
-	"strconv"
 	"sync"
 	"time"
 
@@ -68,10 +66,9 @@ func (l *limiters) take(caller string, now time.Time) time.Duration {
 	return wait
 }
 
-// tooMany answers 429 with the time to wait, in whole seconds.
-func tooMany(w http.ResponseWriter, wait time.Duration, message string) error {
-	w.Header().Set("Retry-After", strconv.Itoa(int(math.Ceil(max(wait.Seconds(), 1)))))
-	return store.Errorf(store.CodeRateLimited, "%s", message)
+// tooMany answers 429 with the time to wait.
+func tooMany(wait time.Duration, message string) error {
+	return &store.Error{Code: store.CodeRateLimited, Message: message, RetryAfter: wait}
 }
 
 // flyNeighbours is Fly's private network, 6PN. Fly's proxy, which is in front of

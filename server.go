@@ -88,6 +88,9 @@ func (a *api) routes() []route {
 		{"DELETE", "/v1/webhooks/opt-out", hooks, endpoint(w.EndOptOut)},
 		{"GET", "/v1/webhooks/subscriptions/:id/deliveries", hooks, endpoint(w.Deliveries)},
 		{"GET", "/v1/webhooks/deliveries/:id", hooks, endpoint(w.Delivery)},
+		{"POST", "/v1/webhooks/deliveries/:id/replay", hooks, endpoint(w.Replay)},
+		{"POST", "/v1/webhooks/subscriptions/:id/replay", hooks, endpoint(w.ReplayAll)},
+		{"GET", "/v1/webhooks/replays/:id", hooks, endpoint(w.ReplayProgress)},
 		{"GET", "/v1/webhooks/policy", hooks, endpoint(w.Policy)},
 		{"GET", "/v1/event-types", customer, endpoint(w.EventTypes)},
 		{"GET", "/v1/event-types/:type", customer, endpoint(w.EventType)},
@@ -173,7 +176,7 @@ func (a *api) authorize(who access, c *call) error {
 	// Only wrong keys are limited: whoever has the right one is let in, also
 	// from an address that a stranger guesses from.
 	if wait := a.guesses.take(clientAddress(c.r, a.fly), time.Now()); wait > 0 {
-		return tooMany(c.w, wait, "too many wrong keys from this address")
+		return tooMany(wait, "too many wrong keys from this address")
 	}
 	return err
 }
@@ -196,7 +199,7 @@ func (a *api) identify(who access, c *call) error {
 		o.customer = caller.CustomerID
 	}
 	if wait := a.calls.take(caller.CustomerID, time.Now()); wait > 0 {
-		return tooMany(c.w, wait, "too many calls")
+		return tooMany(wait, "too many calls")
 	}
 	switch {
 	case who == hooks:

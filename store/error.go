@@ -3,6 +3,7 @@ package store
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -28,9 +29,10 @@ const (
 
 // Error is an error with a message that may be shown to whoever called.
 type Error struct {
-	Code    Code
-	Message string // public
-	Err     error  // what lies under it; logged, never shown
+	Code       Code
+	Message    string        // public
+	Err        error         // what lies under it; logged, never shown
+	RetryAfter time.Duration // when trying again makes sense; 0: nothing is known
 }
 
 func (e *Error) Error() string {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"sync"
 	"time"
 
@@ -43,6 +44,12 @@ func dayOf(at time.Time, location *time.Location) string {
 	return at.In(location).Format(time.DateOnly)
 }
 
+// nextDay is when the day of an instant is over.
+func nextDay(at time.Time, location *time.Location) time.Time {
+	y, m, d := at.In(location).Date()
+	return time.Date(y, m, d+1, 0, 0, 0, 0, location)
+}
+
 // take counts one attempt that is about to start. day names what it was counted
 // under; ok is false, and nothing is counted, when the day's attempts are used up.
 func (c *DailyCap) take(ctx context.Context, customer string, now time.Time) (day string, ok bool, err error) {
@@ -77,13 +84,22 @@ func (c *DailyCap) release(customer, day string) {
 // open reports whether the customer may make another attempt today, without
 // counting one.
 func (c *DailyCap) open(ctx context.Context, customer string, now time.Time) (bool, error) {
+	left, err := c.left(ctx, customer, now)
+	return left > 0, err
+}
+
+// left is how many attempts the customer may still make today.
+func (c *DailyCap) left(ctx context.Context, customer string, now time.Time) (int, error) {
 	if c.max() == 0 {
-		return true, nil
+		return math.MaxInt, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	used, err := c.count(ctx, customerDay{customer, dayOf(now, c.db.Location)})
-	return err == nil && used < c.limit, err
+	if err != nil {
+		return 0, err
+	}
+	return max(c.limit-used, 0), nil
 }
 
 // max is the attempts of a day; 0: no limit.
@@ -110,9 +126,13 @@ func (c *DailyCap) count(ctx context.Context, of customerDay) (used int, err err
 	return used, nil
 }
 
-// exhausted says, for the API, that the day's attempts are used up.
-func (c *DailyCap) exhausted(code store.Code) error {
-	return store.Errorf(code, "the daily cap of %d delivery attempts is used up; it resets at midnight (%s)", c.limit, c.db.Location)
+// exhausted says, for the API, that the day's attempts are used up, and when
+// there are new ones.
+func (c *DailyCap) exhausted(code store.Code, now time.Time) error {
+	return &store.Error{
+		Code: code, RetryAfter: nextDay(now, c.db.Location).Sub(now),
+		Message: fmt.Sprintf("the daily cap of %d delivery attempts is used up; it resets at midnight (%s)", c.limit, c.db.Location),
+	}
 }
 
 // dailyAttempts are the attempts that a transaction writes down.

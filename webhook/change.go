@@ -174,7 +174,7 @@ func (s *Service) Enable(ctx context.Context, r SubscriptionRequest) (Subscripti
 		if ok, err := s.Cap.open(ctx, customer, tx.Now); err != nil {
 			return err
 		} else if !ok {
-			return s.Cap.exhausted(store.CodeConflict)
+			return s.Cap.exhausted(store.CodeConflict, tx.Now)
 		}
 		s.changed(tx, seq)
 		return enable(tx, seq)

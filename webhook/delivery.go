@@ -57,9 +57,10 @@ type Attempt struct {
 	RemoteAddr      string        `json:"remote_addr"`
 }
 
-// DeliveryDetail is a delivery with all its attempts.
+// DeliveryDetail is a delivery with all its attempts, and why it is as it is.
 type DeliveryDetail struct {
 	Delivery
+	Why
 	Attempts []Attempt `json:"attempts"`
 }
 
@@ -171,6 +172,10 @@ type DeliveryRequest struct {
 	DeliveryID string `path:"id" json:"-"`
 }
 
+func errNoDelivery(id string) error {
+	return store.Errorf(store.CodeNotFound, "delivery %s not found", id)
+}
+
 // Delivery returns one delivery with its attempts.
 func (s *Service) Delivery(ctx context.Context, r DeliveryRequest) (DeliveryDetail, error) {
 	var detail DeliveryDetail
@@ -180,10 +185,13 @@ func (s *Service) Delivery(ctx context.Context, r DeliveryRequest) (DeliveryDeta
 			return err
 		}
 		if len(found) == 0 {
-			return store.Errorf(store.CodeNotFound, "delivery %s not found", r.DeliveryID)
+			return errNoDelivery(r.DeliveryID)
 		}
 		detail.Delivery = found[0]
-		detail.Attempts, err = s.attempts(q, found[0].seq)
+		if detail.Attempts, err = s.attempts(q, found[0].seq); err != nil {
+			return err
+		}
+		detail.Why, err = s.why(ctx, q, &detail.Delivery)
 		return err
 	})
 	return detail, err

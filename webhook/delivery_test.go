@@ -126,19 +126,22 @@ func TestADeliveryAndItsAttempts(t *testing.T) {
 		const head = `{"delivery_id":"dlv_1","subscription_id":"sub_1","event_id":"evt_1","event_type":"program.updated",`
 		const first = `{"attempt":1,"started_at":"2000-01-01T09:00:00+09:00","status":503,"duration_ms":30,"error_category":"http_5xx","error_detail":"","blocked_reason":"","response_excerpt":"<no>","remote_addr":"1.1.1.1:443"}`
 		const second = `{"attempt":2,"started_at":"2000-01-01T09:01:00+09:00","status":null,"duration_ms":0,"error_category":"dns","error_detail":"the host name does not resolve","blocked_reason":"","response_excerpt":"","remote_addr":""}`
+		why := func(blocked string) string {
+			return `"matched":{"event_type":"program.updated","attributes":{},"filter":{}},"blocked":` + blocked + `,`
+		}
 		if got, want := show(), head+`"status":"pending","reason":null,"attempt_count":0,"last_status":null,"last_latency_ms":null,"last_error_category":null,`+
-			`"next_attempt_at":"2000-01-01T09:00:00+09:00","created_at":"2000-01-01T09:00:00+09:00","finished_at":null,"attempts":[]}`; got != want {
+			`"next_attempt_at":"2000-01-01T09:00:00+09:00","created_at":"2000-01-01T09:00:00+09:00","finished_at":null,`+why("null")+`"attempts":[]}`; got != want {
 			t.Errorf("new:\ngot  %s\nwant %s", got, want)
 		}
 		finishWith(t, s, sub.SubscriptionID, Result{StartedAt: time.Now(), Duration: 30 * time.Millisecond, Status: 503, Category: Category5xx, Excerpt: "<no>", RemoteAddr: "1.1.1.1:443"})
 		if got, want := show(), head+`"status":"pending","reason":null,"attempt_count":1,"last_status":503,"last_latency_ms":30,"last_error_category":"http_5xx",`+
-			`"next_attempt_at":"2000-01-01T09:01:00+09:00","created_at":"2000-01-01T09:00:00+09:00","finished_at":null,"attempts":[`+first+`]}`; got != want {
+			`"next_attempt_at":"2000-01-01T09:01:00+09:00","created_at":"2000-01-01T09:00:00+09:00","finished_at":null,`+why(`"the last attempt has failed (http_5xx); the next one waits for its time"`)+`"attempts":[`+first+`]}`; got != want {
 			t.Errorf("tried once:\ngot  %s\nwant %s", got, want)
 		}
 		time.Sleep(time.Minute)
 		finishWith(t, s, sub.SubscriptionID, Result{StartedAt: time.Now(), Category: CategoryDNS, Detail: "the host name does not resolve"})
 		if got, want := show(), head+`"status":"pending","reason":null,"attempt_count":2,"last_status":null,"last_latency_ms":0,"last_error_category":"dns",`+
-			`"next_attempt_at":"2000-01-01T09:06:00+09:00","created_at":"2000-01-01T09:00:00+09:00","finished_at":null,"attempts":[`+first+`,`+second+`]}`; got != want {
+			`"next_attempt_at":"2000-01-01T09:06:00+09:00","created_at":"2000-01-01T09:00:00+09:00","finished_at":null,`+why(`"the last attempt has failed (dns); the next one waits for its time"`)+`"attempts":[`+first+`,`+second+`]}`; got != want {
 			t.Errorf("tried twice:\ngot  %s\nwant %s", got, want)
 		}
 
@@ -147,7 +150,7 @@ func TestADeliveryAndItsAttempts(t *testing.T) {
 		seq := subSeq(t, s, sub.SubscriptionID)
 		write(t, s.DB, func(tx *store.Tx) error { _, err := disable(tx, seq, ReasonUser); return err })
 		disabled := head + `"status":"failed","reason":"the subscription was disabled","attempt_count":2,"last_status":null,"last_latency_ms":0,"last_error_category":"dns",` +
-			`"next_attempt_at":null,"created_at":"2000-01-01T09:00:00+09:00","finished_at":"2000-01-01T09:01:00+09:00","attempts":[` + first + `,` + second + `]}`
+			`"next_attempt_at":null,"created_at":"2000-01-01T09:00:00+09:00","finished_at":"2000-01-01T09:01:00+09:00",` + why(`"the subscription was disabled"`) + `"attempts":[` + first + `,` + second + `]}`
 		for range 2 {
 			if got := show(); got != disabled {
 				t.Errorf("disabled:\ngot  %s\nwant %s", got, disabled)

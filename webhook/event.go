@@ -128,9 +128,20 @@ func (s *Service) feedPosition(q store.Querier, epoch, cursor string) (int64, er
 
 const eventColumns = `seq, event_id, event_type, created_at, occurred_at_ms, customer_id, subject_type, subject_id, schema_version, correlation_id, data`
 
-// selectEvents reads the events in (after, last] that a customer may see. The
-// two branches each walk an index in order, however many events other
-// customers have.
+// feedQuery reads columns, seq the first of them, of the events in ($1, $3] that
+// the customer $2 may see, $4 at most. The two branches each walk an index in
+// order, however many events other customers have.
+func feedQuery(columns, customer, filter string) string {
+	branch := func(owner string) string {
+		return `SELECT * FROM (SELECT ` + columns + ` FROM outbox_events WHERE ` + owner + ` AND seq > $1 AND seq <= $3` + filter + ` ORDER BY seq LIMIT $4)`
+	}
+	if customer == "" {
+		return branch(`$2 = ''`)
+	}
+	return branch(`customer_id IS NULL`) + ` UNION ALL ` + branch(`customer_id = $2`) + ` ORDER BY seq LIMIT $4`
+}
+
+// selectEvents reads the events in (after, last] that a customer may see.
 func (s *Service) selectEvents(q store.Querier, customer string, after, last int64, types []Type, limit int) ([]Event, error) {
 	filter, args := "", []any{after, customer, last, limit}
 	if len(types) > 0 {
@@ -141,14 +152,7 @@ func (s *Service) selectEvents(q store.Querier, customer string, after, last int
 		}
 		filter = ` AND event_type IN (` + strings.Join(places, ", ") + `)`
 	}
-	branch := func(owner string) string {
-		return `SELECT * FROM (SELECT ` + eventColumns + ` FROM outbox_events WHERE ` + owner + ` AND seq > $1 AND seq <= $3` + filter + ` ORDER BY seq LIMIT $4)`
-	}
-	query := branch(`customer_id IS NULL`) + ` UNION ALL ` + branch(`customer_id = $2`) + ` ORDER BY seq LIMIT $4`
-	if customer == "" {
-		query = branch(`$2 = ''`)
-	}
-	rows, err := q.Query(query, args...)
+	rows, err := q.Query(feedQuery(eventColumns, customer, filter), args...)
 	if err != nil {
 		return nil, fmt.Errorf("reading the feed: %w", err)
 	}

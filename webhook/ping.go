@@ -110,7 +110,7 @@ func (s *Service) sendPing(ctx context.Context, w *work, now time.Time) (Result,
 		return Result{}, err
 	}
 	if !ok {
-		return Result{}, s.Cap.exhausted(store.CodeRateLimited)
+		return Result{}, s.Cap.exhausted(store.CodeRateLimited, now)
 	}
 	rec := record{settled: settled{work: w}, result: s.Sender.Send(ctx, w.request())}
 	if !rec.attempted() {

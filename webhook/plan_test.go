@@ -21,8 +21,9 @@ func TestHotQueriesWalkTheirIndex(t *testing.T) {
 	}{
 		"claim":  {claimQuery, 3, []string{"SEARCH d USING INDEX webhook_deliveries_due (sub_seq=?)"}},
 		"outbox": {unpublishedQuery, 0, []string{"SCAN e USING INDEX outbox_unpublished"}},
-		"scan":   {scanQuery, 0, []string{"webhook_deliveries_due (sub_seq>?)", "webhook_deliveries_due (sub_seq=?)"}},
 		"warn":   {warnQuery, 2, []string{"webhook_subscriptions_failing (failing_since_ms<?)"}},
+		"scan":   {scanQuery, 0, []string{"webhook_deliveries_due (sub_seq>?)", "webhook_deliveries_due (sub_seq=?)"}},
+		"replay": {replayQuery, 3, []string{"SEARCH d USING INDEX webhook_deliveries_list (sub_seq=? AND delivery_seq>?)"}},
 		"sweep":  {sweepQuery, 5, []string{"SEARCH webhook_deliveries USING INDEX webhook_deliveries_due (sub_seq=?)"}},
 	} {
 		t.Run(name, func(t *testing.T) {

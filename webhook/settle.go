@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"database/sql"
 	"errors"
 	"fmt"
 
@@ -11,7 +12,7 @@ import (
 func fail(tx *store.Tx, t totals, w *work, reason string) error {
 	n, err := tx.Update(`
 		UPDATE webhook_deliveries SET status = 'failed', reason = $1, next_attempt_at_ms = NULL, finished_at_ms = $2
-		WHERE delivery_seq = $3 AND status = 'pending'`, reason, tx.NowMS(), w.seq)
+		WHERE delivery_seq = $3 AND status = 'pending' AND generation = $4`, reason, tx.NowMS(), w.seq, w.target.generation)
 	if err != nil {
 		return fmt.Errorf("failing delivery: %w", err)
 	}
@@ -31,8 +32,8 @@ func settle(tx *store.Tx, t totals, w *work, r Result, to Status, nextMS int64) 
 	n, err := tx.Update(`
 		UPDATE webhook_deliveries SET attempt_count = $1, last_status = $2, last_latency_ms = $3, last_error_category = $4,
 		  status = $5, next_attempt_at_ms = $6, finished_at_ms = $7, schedule_base = $8
-		WHERE delivery_seq = $9 AND attempt_count = $10 AND status = 'pending'`,
-		w.attempts+1, store.Nullable(r.Status), r.Duration.Milliseconds(), string(r.Category), string(to), next, finished, w.scheduleBase, w.seq, w.attempts)
+		WHERE delivery_seq = $9 AND attempt_count = $10 AND status = 'pending' AND generation = $11`,
+		w.attempts+1, store.Nullable(r.Status), r.Duration.Milliseconds(), string(r.Category), string(to), next, finished, w.scheduleBase, w.seq, w.attempts, w.target.generation)
 	if err != nil {
 		return fmt.Errorf("settling delivery: %w", err)
 	}
@@ -47,24 +48,33 @@ func settle(tx *store.Tx, t totals, w *work, r Result, to Status, nextMS int64) 
 }
 
 // settleLate is settle for a delivery that was failed while its request was
-// under way: it keeps that state, unless the receiver has accepted it.
+// under way, and may have been replayed since: it keeps that state, unless the
+// receiver has accepted it. The schedule of a replay begins after this attempt.
 func settleLate(tx *store.Tx, t totals, w *work, r Result) error {
-	to := StatusFailed
-	if r.OK() {
-		to = StatusSuccess
+	var from Status
+	err := tx.QueryRow(`
+		SELECT status FROM webhook_deliveries WHERE delivery_seq = $1 AND attempt_count = $2 AND status IN ('failed', 'pending')`, w.seq, w.attempts).Scan(&from)
+	if errors.Is(err, sql.ErrNoRows) {
+		return errors.New("settling delivery: its attempt is written down already") // unreachable while one process sends
 	}
-	n, err := tx.Update(`
-		UPDATE webhook_deliveries SET attempt_count = $1, last_status = $2, last_latency_ms = $3, last_error_category = $4,
-		  status = $5, reason = CASE WHEN $5 = 'failed' THEN reason END
-		WHERE delivery_seq = $6 AND attempt_count = $7 AND status = 'failed'`,
-		w.attempts+1, store.Nullable(r.Status), r.Duration.Milliseconds(), string(r.Category), string(to), w.seq, w.attempts)
 	if err != nil {
 		return fmt.Errorf("settling delivery: %w", err)
 	}
-	if n == 0 {
-		return errors.New("settling delivery: its attempt is written down already") // unreachable while one process sends
+	to := from
+	if r.OK() {
+		to = StatusSuccess
 	}
-	t.move(n, StatusFailed, to)
+	if _, err := tx.Exec(`
+		UPDATE webhook_deliveries SET attempt_count = $1, last_status = $2, last_latency_ms = $3, last_error_category = $4,
+		  status = $5, reason = CASE WHEN $5 = 'failed' THEN reason END,
+		  schedule_base = CASE WHEN $5 = 'pending' THEN $1 ELSE schedule_base END,
+		  next_attempt_at_ms = CASE WHEN $5 = 'pending' THEN next_attempt_at_ms END,
+		  finished_at_ms = CASE WHEN $5 = 'pending' THEN NULL ELSE COALESCE(finished_at_ms, $6) END
+		WHERE delivery_seq = $7`,
+		w.attempts+1, store.Nullable(r.Status), r.Duration.Milliseconds(), string(r.Category), string(to), tx.NowMS(), w.seq); err != nil {
+		return fmt.Errorf("settling delivery: %w", err)
+	}
+	t.move(1, from, to)
 	return nil
 }
 

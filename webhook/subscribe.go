@@ -208,7 +208,7 @@ func (s *Service) entitled(tx *store.Tx, customer string) error {
 		return ErrFreeTier
 	}
 	if c.OptedOutAt != nil {
-		return store.Errorf(store.CodeConflict, "all webhooks are stopped for this customer: DELETE /v1/webhooks/opt-out first")
+		return errOptedOut
 	}
 	var active int
 	if err := tx.QueryRow(`SELECT COUNT(*) FROM webhook_subscriptions WHERE customer_id = $1 AND disabled_at_ms IS NULL`, customer).Scan(&active); err != nil {
@@ -222,6 +222,9 @@ func (s *Service) entitled(tx *store.Tx, customer string) error {
 
 // ErrFreeTier turns away who has not bought webhooks and the feed.
 var ErrFreeTier = store.Errorf(store.CodeForbidden, "webhook subscriptions not available on free tier")
+
+// errOptedOut is the answer to who has stopped all webhooks.
+var errOptedOut = store.Errorf(store.CodeConflict, "all webhooks are stopped for this customer: DELETE /v1/webhooks/opt-out first")
 
 func secretContext(subscriptionID string, version int64) string {
 	return fmt.Sprintf("signing secret %s %d", subscriptionID, version)

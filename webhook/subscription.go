@@ -192,6 +192,9 @@ func (s *Service) Unsubscribe(ctx context.Context, r SubscriptionRequest) (NoCon
 		if _, err := disable(tx, seq, ReasonUser); err != nil {
 			return err
 		}
+		if err := forgetMissed(tx, seq); err != nil {
+			return err
+		}
 		s.changed(tx, seq)
 		_, err = tx.Exec(`UPDATE webhook_subscriptions SET deleted_at_ms = COALESCE(deleted_at_ms, $1), disabled_reason = 'user' WHERE sub_seq = $2`, tx.NowMS(), seq)
 		return err
@@ -200,7 +203,8 @@ func (s *Service) Unsubscribe(ctx context.Context, r SubscriptionRequest) (NoCon
 
 // disable stops a subscription in one row: its generation rises, and pending
 // deliveries of an older generation are failed, which reads derive and a sweep
-// writes down. It reports whether the subscription was active.
+// writes down. Its replays stop, and what it misses is noted from here on. It
+// reports whether the subscription was active.
 func disable(tx *store.Tx, subSeq int64, reason Reason) (bool, error) {
 	n, err := tx.Update(`
 		UPDATE webhook_subscriptions SET disabled_at_ms = $1, disabled_reason = $2, generation = generation + 1, sweep = 1
@@ -208,21 +212,25 @@ func disable(tx *store.Tx, subSeq int64, reason Reason) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("disabling subscription: %w", err)
 	}
-	return n == 1, nil
+	if n == 0 {
+		return false, nil
+	}
+	return true, errors.Join(openMissed(tx, subSeq), stopReplays(tx, subSeq))
 }
 
 // enable starts a subscription again with what is committed from now on; what
-// an earlier generation left behind stays failed.
+// an earlier generation left behind stays failed, and what came meanwhile is
+// noted as missed.
 func enable(tx *store.Tx, subSeq int64) error {
 	_, err := tx.Exec(`
 		UPDATE webhook_subscriptions SET disabled_at_ms = NULL, disabled_reason = NULL, failures_streak = 0, dead_letters = 0, probation = 1,
 		  failing_since_ms = NULL, failing_warned_at_ms = NULL,
-		  since_seq = (SELECT COALESCE(MAX(seq), 0) FROM outbox_events)
+		  since_seq = COALESCE((SELECT MAX(seq) FROM outbox_events WHERE seq > since_seq), since_seq)
 		WHERE sub_seq = $1 AND deleted_at_ms IS NULL`, subSeq)
 	if err != nil {
 		return fmt.Errorf("enabling subscription: %w", err)
 	}
-	return nil
+	return closeMissed(tx, subSeq)
 }
 
 // SetTier moves a customer between the tiers. On the free tier nothing is sent

@@ -8,8 +8,11 @@
 // customer's URLs, with the secrets that sign for them, sealed, in
 // webhook_secrets. webhook_deliveries: one row per (event, subscription) pair.
 // webhook_attempts: one row per HTTP request. webhook_rates: outcomes by five
-// minutes, so that no page has to count attempts. usage_days: a customer's calls
-// by day; threshold_crossings: which limits were told of as nearly used up.
+// minutes, so that no page has to count attempts. webhook_missed_ranges: which
+// stretches of the feed a subscription has missed while it was disabled.
+// webhook_replays: jobs that send many deliveries again, or make those of what was
+// missed. usage_days: a customer's calls by day; threshold_crossings: which limits
+// were told of as nearly used up.
 //
 // Owners are told of what they cannot hear at their endpoints by mail: Notices
 // writes it, package mail keeps and sends it.
@@ -18,7 +21,7 @@
 //
 //	state change + Outbox.Publish     one transaction of whoever changes state
 //	      │
-//	fanout.step                       match subscriptions, insert deliveries, mark published; in steps
+//	fanout.stepIn                     match subscriptions, insert deliveries, mark published; in steps
 //	      │
 //	queue.take ─▶ Sender.Send         read what is due, judge the address, sign, POST; nothing is written
 //	      │

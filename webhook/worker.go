@@ -77,6 +77,13 @@ type news struct {
 	reload bool
 }
 
+func (n *news) wake(sub int64) {
+	if n.woken == nil {
+		n.woken = map[int64]bool{}
+	}
+	n.woken[sub] = true
+}
+
 // turn remembers when the worker last went round, for readiness.
 type turn struct {
 	mu sync.Mutex
@@ -95,9 +102,10 @@ func NewWorker(db *store.DB, outbox *Outbox, sender *Sender, log *slog.Logger, o
 		opt.Random = rand.Float64
 	}
 	expired := &retention{db: db, log: log, deliveries: opt.Retention, events: opt.EventRetention}
+	replays := &replayer{db: db, cap: opt.Cap, attempts: len(opt.Schedule) + 1}
 	opt.Steps = append([]func(context.Context) (bool, error){
 		func(ctx context.Context) (bool, error) { return sweepStep(ctx, db) },
-		expired.step,
+		expired.step, replays.step,
 		(&warnings{db: db, log: log, notices: opt.Notices, after: opt.WarnAfter}).step,
 	}, opt.Steps...)
 	w := &Worker{
@@ -106,6 +114,7 @@ func NewWorker(db *store.DB, outbox *Outbox, sender *Sender, log *slog.Logger, o
 		queue:  newQueue(db, queueOptions{slots: opt.Concurrency, perLane: opt.EndpointConcurrency, rate: opt.Rate, cap: opt.Cap, betaOnly: opt.BetaOnly}),
 		signal: make(chan struct{}, 1), sent: make(chan *work, ahead*opt.Concurrency), turn: &turn{},
 	}
+	replays.fanout, replays.wake = w.fanout, w.wake
 	w.finisher.cap, w.finisher.deadLimit = opt.Cap, opt.DeadLetterLimit
 	w.finisher.failLimit, w.finisher.notices = opt.DisableAfter, opt.Notices
 	outbox.fanOut = &store.Follower{Run: w.follow}
@@ -126,8 +135,9 @@ func (w *Worker) Reload() {
 	w.outbox.Wake()
 }
 
-// Forget makes the worker read a subscription again before it sends anything
-// more to it. Call it after the commit that has changed it.
+// Forget makes the worker read a subscription and what is due to it again, at
+// once and before it sends anything more to it. Call it after the commit that
+// has changed it.
 func (w *Worker) Forget(subSeq int64) {
 	w.tell(func(n *news) { n.stale = append(n.stale, subSeq) })
 }
@@ -253,10 +263,16 @@ func (w *Worker) hand(works []fresh) {
 				n.bytes += len(works[i].event.data)
 				continue
 			}
-			if n.woken == nil {
-				n.woken = map[int64]bool{}
-			}
-			n.woken[works[i].subSeq] = true
+			n.wake(works[i].subSeq)
+		}
+	})
+}
+
+// wake tells the dispatcher that subscriptions have something due in the file.
+func (w *Worker) wake(subs []int64) {
+	w.tell(func(n *news) {
+		for _, sub := range subs {
+			n.wake(sub)
 		}
 	})
 }
@@ -351,8 +367,9 @@ func (w *Worker) receive(ctx context.Context) {
 	for i := range n.works {
 		w.queue.add(&n.works[i], now)
 	}
-	if len(n.stale) > 0 {
-		w.queue.forget(n.stale...)
+	for _, sub := range n.stale {
+		w.queue.forget(sub)
+		w.queue.wake(sub, now.UnixMilli())
 	}
 	if n.reload {
 		w.queue.forget()

@@ -109,6 +109,15 @@ var invariants = map[string]string{
 		SELECT m.subscription_id FROM mails m JOIN webhook_subscriptions s ON s.subscription_id = m.subscription_id
 		WHERE m.kind = 'subscription_disabled' GROUP BY m.subscription_id
 		HAVING COUNT(*) > (SELECT COUNT(*) FROM outbox_events e WHERE e.event_type = 'webhook.subscription_disabled' AND e.subject_id = m.subscription_id)`,
+	"a subscription that misses events is disabled": `
+		SELECT s.subscription_id FROM webhook_missed_ranges m JOIN webhook_subscriptions s ON s.sub_seq = m.sub_seq
+		WHERE s.deleted_at_ms IS NOT NULL OR m.to_seq IS NULL AND s.disabled_at_ms IS NULL`,
+	"an event is missed once": `
+		SELECT a.sub_seq || ' ' || b.from_seq FROM webhook_missed_ranges a JOIN webhook_missed_ranges b ON b.sub_seq = a.sub_seq
+		WHERE b.from_seq > a.from_seq AND (a.to_seq IS NULL OR b.from_seq < a.to_seq)`,
+	"a replay runs on an active subscription": `
+		SELECT r.job_id FROM webhook_replays r JOIN webhook_subscriptions s ON s.sub_seq = r.sub_seq
+		WHERE r.state = 'running' AND s.disabled_at_ms IS NOT NULL`,
 	"a filter matches a program once": `
 		SELECT filter_id || ' ' || unified_id FROM filter_matches GROUP BY filter_id, unified_id HAVING COUNT(*) > 1`,
 }

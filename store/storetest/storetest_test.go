@@ -32,6 +32,7 @@ const (
 	counted   = `UPDATE webhook_totals SET deliveries = (SELECT count(*) FROM webhook_deliveries d WHERE d.status = webhook_totals.status);`
 	aCrossing = `INSERT INTO threshold_crossings (customer_id, meter, period, limit_version, percent, event_id, created_at_ms)
 		VALUES ('acme', 'daily_calls', '2026-05-14', 1, 80, 'evt_7', 0);`
+	aRange  = `INSERT INTO webhook_missed_ranges (sub_seq, from_seq, to_seq) VALUES (1, 2, 5);`
 	attempt = `INSERT INTO webhook_attempts (delivery_seq, attempt, started_at_ms, duration_ms, status) VALUES (1, %d, 0, 0, %d);`
 )
 
@@ -52,6 +53,11 @@ func TestCheck(t *testing.T) {
 		{"a limit has been crossed that there was", anEvent + aCrossing + `UPDATE threshold_crossings SET limit_version = 2`},
 		{"a crossing's event is its customer's", anEvent + aCrossing + `UPDATE outbox_events SET customer_id = NULL`},
 		{"an attempt with the guard's word was blocked", aDelivery + success + fmt.Sprintf(attempt, 1, 204) + `UPDATE webhook_attempts SET blocked_reason = 'port'`},
+		{sound, aSubscription + aRange},
+		{"a subscription that misses events is disabled", aSubscription + aRange + `UPDATE webhook_missed_ranges SET to_seq = NULL`},
+		{"an event is missed once", aSubscription + aRange + `INSERT INTO webhook_missed_ranges (sub_seq, from_seq, to_seq) VALUES (1, 4, 9)`},
+		{"a replay runs on an active subscription", aSubscription + `UPDATE webhook_subscriptions SET disabled_at_ms = 0, disabled_reason = 'user';
+			INSERT INTO webhook_replays (job_id, sub_seq, status, since_ms, until_ms, created_at_ms) VALUES ('rpl_1', 1, 'failed', 0, 1, 0)`},
 		{"a customer has at most 20 active subscriptions", `
 			INSERT INTO webhook_subscriptions (subscription_id, customer_id, url, events, envelope, since_seq, created_at_ms)
 			WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 21)
