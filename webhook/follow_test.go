@@ -134,13 +134,41 @@ func TestNewsAreBounded(t *testing.T) {
 	w := NewWorker(s.DB, s.Outbox, nil, nil, WorkerOptions{Concurrency: 1, EndpointConcurrency: 1})
 	const each = 1 << 20
 	for i := range 20 {
-		w.hand([]fresh{{work: work{seq: int64(i) + 1, subSeq: int64(i) + 1, event: storedEvent{data: make([]byte, each)}}}})
+		w.dispatcher.hand([]fresh{{work: work{seq: int64(i) + 1, subSeq: int64(i) + 1, event: storedEvent{data: make([]byte, each)}}}})
 	}
-	if n := &w.news; len(n.works) != heldBytes/each || len(n.works)+len(n.woken) != 20 {
+	if n := &w.dispatcher.news; len(n.works) != heldBytes/each || len(n.works)+len(n.woken) != 20 {
 		t.Errorf("%d in memory, %d to look for", len(n.works), len(n.woken))
 	}
-	w.receive(context.Background())
-	if len(w.queue.lanes) != 20 || w.queue.held > heldBytes+each || w.news.bytes != 0 {
-		t.Errorf("%d lanes with %d bytes", len(w.queue.lanes), w.queue.held)
+	w.dispatcher.receive(context.Background())
+	if len(w.dispatcher.queue.lanes) != 20 || w.dispatcher.queue.held > heldBytes+each || w.dispatcher.news.bytes != 0 {
+		t.Errorf("%d lanes with %d bytes", len(w.dispatcher.queue.lanes), w.dispatcher.queue.held)
 	}
+}
+
+// Where a step is not enough, because there are many subscriptions, those who
+// publish are spared the next ones for a while.
+func TestPublishingToACrowd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		addSubscriptions(t, s.DB, stepSubscriptions+20)
+		NewWorker(s.DB, s.Outbox, newSender(t, s.Guard), nil, WorkerOptions{Concurrency: 1, EndpointConcurrency: 1}) // it does not run
+		deliveries := func() int64 {
+			publish(t, s, updated("UNI-1", nil))
+			return number(t, s.DB, `SELECT COUNT(*) FROM webhook_deliveries`)
+		}
+		if first, second := deliveries(), deliveries(); first != stepSubscriptions || second != first {
+			t.Errorf("the first publication made %d deliveries, and the second %d more", first, second-first)
+		}
+		select {
+		case <-s.Outbox.Committed():
+		default:
+			t.Error("the publisher was not woken for the rest")
+		}
+		time.Sleep(crowdedPause)
+		if third := deliveries(); third <= stepSubscriptions {
+			t.Errorf("later, still %d", third)
+		}
+		fanOut(t, s)
+		wantAllPairs(t, s, stepSubscriptions+20, 3)
+	})
 }

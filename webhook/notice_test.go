@@ -99,19 +99,27 @@ func TestWhatOwnersKnowIsNotTold(t *testing.T) {
 	s := newService(t)
 	reachable(t, s, "cus_a")
 	which := SubscriptionRequest{"cus_a", subscribe(t, s, SubscribeRequest{CustomerID: "cus_a"}).SubscriptionID}
-	for name, change := range map[string]func() error{
-		"pause":   func() error { _, err := s.Disable(t.Context(), which); return err },
-		"opt-out": func() error { _, err := s.StopAll(t.Context(), OptOutRequest{"cus_a"}); return err },
-		"tier": func() error {
+	for _, c := range []struct {
+		name   string
+		change func() error
+	}{
+		{"opt-out", func() error { _, err := s.StopAll(t.Context(), OptOutRequest{"cus_a"}); return err }},
+		{"end of the opt-out", func() error { _, err := s.EndOptOut(t.Context(), OptOutRequest{"cus_a"}); return err }},
+		{"tier", func() error {
 			return s.DB.Write(t.Context(), func(tx *store.Tx) error { return SetTier(tx, "cus_a", store.TierFree) })
-		},
-		"delete": func() error { _, err := s.Unsubscribe(t.Context(), which); return err },
+		}},
+		{"tier and back", func() error {
+			return s.DB.Write(t.Context(), func(tx *store.Tx) error { return SetTier(tx, "cus_a", store.TierPaid) })
+		}},
+		{"pause", func() error { _, err := s.Disable(t.Context(), which); return err }},
+		{"enable", func() error { _, err := s.Enable(t.Context(), which); return err }},
+		{"delete", func() error { _, err := s.Unsubscribe(t.Context(), which); return err }},
 	} {
-		if err := change(); err != nil {
-			t.Errorf("%s: %v", name, err)
+		if err := c.change(); err != nil {
+			t.Errorf("%s: %v", c.name, err)
 		}
 		if got := notices(t, s); len(got) != 0 {
-			t.Errorf("%s: queued %q", name, got)
+			t.Errorf("%s: queued %q", c.name, got)
 		}
 	}
 }

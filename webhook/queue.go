@@ -34,7 +34,7 @@ const (
 	probationShare = 4
 )
 
-// queue is the due work of all subscriptions, in memory, for one goroutine.
+// queue is the due work of all subscriptions, in memory, for one at a time.
 // Each subscription has a lane. Lanes that have something due stand in a ring
 // and give one delivery in their turn, so a subscription with a long backlog
 // takes no more than its share; the others wait in a heap for their time: that
