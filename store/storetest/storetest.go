@@ -92,6 +92,9 @@ var invariants = map[string]string{
 		SELECT d.delivery_id FROM webhook_deliveries d
 		LEFT JOIN webhook_attempts a ON a.delivery_seq = d.delivery_seq AND a.attempt = d.attempt_count
 		WHERE d.status = 'success' AND (a.status IS NULL OR a.status NOT BETWEEN 200 AND 299)`,
+	"what a disabled subscription left pending is swept, or going to be": `
+		SELECT d.delivery_id FROM webhook_deliveries d JOIN webhook_subscriptions s ON s.sub_seq = d.sub_seq
+		WHERE d.status = 'pending' AND d.generation < s.generation AND s.sweep = 0`,
 	"a customer has at most 20 active subscriptions": `
 		SELECT customer_id FROM webhook_subscriptions WHERE disabled_at_ms IS NULL GROUP BY customer_id HAVING COUNT(*) > 20`,
 	"a filter matches a program once": `
