@@ -163,12 +163,12 @@ func (f *feedWalk) find(q store.Querier, cursor string) error {
 	if epoch != f.epoch || seq > f.last || version > f.version {
 		return f.expired(q)
 	}
-	of, args := ``, []any{version}
-	if f.customer != "" {
-		of, args = ` AND customer_id IN ('', $2)`, append(args, f.customer)
+	query := lostQuery
+	if f.customer == "" {
+		query = everybodyLostQuery
 	}
 	var lost int64
-	if err := q.QueryRow(`SELECT COALESCE(MAX(seq), 0) FROM feed_deletions WHERE version > $1`+of, args...).Scan(&lost); err != nil {
+	if err := q.QueryRow(query, version, f.customer).Scan(&lost); err != nil {
 		return fmt.Errorf("reading the feed: %w", err)
 	}
 	if lost > seq {
@@ -177,6 +177,13 @@ func (f *feedWalk) find(q store.Querier, cursor string) error {
 	f.after = seq
 	return nil
 }
+
+// What was deleted from the feed after version $1: of all customers, and of what
+// customer $2 could see.
+const (
+	everybodyLostQuery = `SELECT COALESCE(MAX(seq), 0) FROM feed_deletions WHERE version > $1`
+	lostQuery          = everybodyLostQuery + ` AND customer_id IN ('', $2)`
+)
 
 func parseFeedCursor(cursor string) (epoch string, seq, version int64, err error) {
 	text, err := base64.RawURLEncoding.DecodeString(cursor)
