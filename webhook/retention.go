@@ -14,7 +14,10 @@ const (
 	retainEvery = 10 * time.Minute
 	// retainRows is how many rows a step of a pass looks at, and so the most
 	// that it deletes: the door is free again in milliseconds.
-	retainRows = 500
+	retainRows = 50
+	// retainRest is the longest rest after a step. It rests as long as the step
+	// took, its wait for the door included, so a busy door is asked for less often.
+	retainRest = 20 * time.Millisecond
 	// vacuumPages is how many free pages a step gives back to the file system.
 	vacuumPages = 100
 )
@@ -54,6 +57,7 @@ func (r *retention) step(ctx context.Context) (more bool, err error) {
 		r.phase, r.cursor, r.deleted = retainDeliveries, 0, 0
 	}
 	var read, deleted int64
+	began := time.Now()
 	err = r.db.WriteBackground(ctx, func(tx *store.Tx) (err error) {
 		switch r.phase {
 		case retainDeliveries:
@@ -72,7 +76,16 @@ func (r *retention) step(ctx context.Context) (more bool, err error) {
 	if read == 0 {
 		r.advance()
 	}
+	rest(ctx, min(time.Since(began), retainRest))
 	return r.phase != retainIdle, nil
+}
+
+// rest leaves the door to others.
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }
 
 // advance goes to the next phase. Pages are given back only after something
