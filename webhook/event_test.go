@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -231,6 +232,58 @@ func TestCursorsEnd(t *testing.T) {
 	}
 	exec(t, s.DB, `UPDATE control SET epoch = 'restored'`)
 	gone("restored", "cus_a", after[6], 7)
+}
+
+// Whatever is deleted in whatever order, a cursor has expired when and only when
+// an event that it could have read was deleted after it was given out.
+func TestCursorsEndWithALoss(t *testing.T) {
+	type given struct {
+		customer, cursor string
+		seq              int64
+		step             int
+	}
+	s := newService(t)
+	customer(t, s, "cus_a")
+	customer(t, s, "cus_b")
+	random := rand.New(rand.NewPCG(9, 10))
+	owners := map[int64]string{}
+	deleted := map[int64]int{} // the step
+	var cursors []given
+	steps := 120
+	if reduced() {
+		steps = 40
+	}
+	for step := 1; step <= steps; step++ {
+		if random.IntN(3) > 0 {
+			owner := []string{"", "cus_a", "cus_b"}[random.IntN(3)]
+			var p Payload = updated("UNI-1", nil)
+			if owner != "" {
+				p = warning(owner)
+			}
+			publish(t, s, p)
+			owners[number(t, s.DB, `SELECT MAX(seq) FROM outbox_events`)] = owner
+		} else if left := lines(t, s.DB, `SELECT seq FROM outbox_events ORDER BY seq LIMIT 4`); len(left) > 0 {
+			seq, _ := strconv.Atoi(left[random.IntN(len(left))])
+			expire(t, s, seq)
+			deleted[int64(seq)] = step
+		}
+		r := EventsRequest{CustomerID: []string{"", "cus_a", "cus_b"}[random.IntN(3)], Limit: 1 + random.IntN(5)}
+		page := mustEvents(t, s, r)
+		_, seq, _, err := parseFeedCursor(page.NextCursor)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cursors = append(cursors, given{r.CustomerID, page.NextCursor, seq, step})
+		for _, c := range cursors {
+			lost := false
+			for seq, owner := range owners {
+				lost = lost || seq > c.seq && deleted[seq] > c.step && (c.customer == "" || owner == "" || owner == c.customer)
+			}
+			if _, err := s.Events(t.Context(), EventsRequest{CustomerID: c.customer, After: c.cursor}); lost != (store.CodeOf(err) == store.CodeGone) || !lost && err != nil {
+				t.Fatalf("step %d: %+v: %v, want a loss %v", step, c, err, lost)
+			}
+		}
+	}
 }
 
 func mustEvents(t testing.TB, s *Service, r EventsRequest) EventPage {
