@@ -342,6 +342,34 @@ func TestAdminCustomers(t *testing.T) {
 	s.admin.refused("POST", "/v1/admin/customers/cus_none/keys", nil, 404, "customer cus_none not found")
 }
 
+// TestAccount shows a customer its own account, on either tier.
+func TestAccount(t *testing.T) {
+	s := newServer(t)
+	s.admin.call("POST", "/v1/admin/customers", `{"customer_id":"cus_a","tier":"paid","email":"ops@example.com","beta":true,"daily_limit":1000}`, 201)
+	alice, bob := s.client("cus_a"), s.customer("cus_b", "free")
+	show := func(c *testClient) string {
+		t.Helper()
+		a := c.call("GET", "/v1/customer", nil, 200)
+		created := decode[account](t, a).CreatedAt
+		if _, offset := created.Zone(); offset != 9*60*60 || time.Since(created) > time.Hour {
+			t.Errorf("created at %s", created)
+		}
+		return strings.Replace(a.body, created.Format(time.RFC3339Nano), "T", 1)
+	}
+	for c, want := range map[*testClient]string{
+		alice: `{"customer_id":"cus_a","tier":"paid","email":"ops@example.com","daily_limit":1000,"opted_out":false,"created_at":"T"}`,
+		bob:   `{"customer_id":"cus_b","tier":"free","daily_limit":null,"opted_out":false,"created_at":"T"}`,
+	} {
+		if got := show(c); got != want+"\n" {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+	alice.call("PUT", "/v1/webhooks/opt-out", nil, 200)
+	if got := show(alice); !strings.Contains(got, `"opted_out":true`) {
+		t.Errorf("stopped: %s", got)
+	}
+}
+
 // TestTenancy walks over every route of customers with another customer's ids.
 func TestTenancy(t *testing.T) {
 	s := newServer(t, "JPINTEL_WEBHOOK_RETRY_SCHEDULE=1h")
@@ -357,7 +385,7 @@ func TestTenancy(t *testing.T) {
 
 	seen := func() (all string) {
 		for _, path := range []string{listPath, listPath + "/" + sub.SubscriptionID, deliveriesPath(sub.SubscriptionID), "/v1/webhooks/deliveries/" + delivery, "/v1/webhooks/replays/" + replay,
-			"/v1/saved-filters", "/v1/tracked-programs", "/v1/events", "/v1/events/" + private} {
+			"/v1/customer", "/v1/saved-filters", "/v1/tracked-programs", "/v1/events", "/v1/events/" + private} {
 			all += alice.call("GET", path, nil, 200).body
 		}
 		return all
@@ -532,21 +560,21 @@ func TestBadQueries(t *testing.T) {
 		cus.refused("GET", deliveriesPath(sub.SubscriptionID)+"?"+query, nil, 400, detail)
 	}
 	for query, detail := range map[string]string{
-		"types=program.gone":               `types: unknown event type "program.gone"; GET /v1/event-types lists them`,
-		"types=program.created,":           `types: unknown event type ""; GET /v1/event-types lists them`,
-		"types=webhook.test":               `types: unknown event type "webhook.test"; GET /v1/event-types lists them`,
-		"after=x":                          "after: not a cursor that the feed has given out",
-		"after=%00":                        "after: not a cursor that the feed has given out",
-		"after=" + feedCursorOf("e", "-1"): "after: not a cursor that the feed has given out",
-		"after=" + feedCursorOf("e", "x"):  "after: not a cursor that the feed has given out",
+		"types=program.gone":                 `types: unknown event type "program.gone"; GET /v1/event-types lists them`,
+		"types=program.created,":             `types: unknown event type ""; GET /v1/event-types lists them`,
+		"types=webhook.test":                 `types: unknown event type "webhook.test"; GET /v1/event-types lists them`,
+		"after=x":                            "after: not a cursor that the feed has given out",
+		"after=%00":                          "after: not a cursor that the feed has given out",
+		"after=" + feedCursorOf("e", "-1:0"): "after: not a cursor that the feed has given out",
+		"after=" + feedCursorOf("e", "x:0"):  "after: not a cursor that the feed has given out",
 	} {
 		cus.refused("GET", "/v1/events?"+query, nil, 400, detail)
 	}
 }
 
 // feedCursorOf forges a cursor of the feed.
-func feedCursorOf(epoch, seq string) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(epoch + ":" + seq))
+func feedCursorOf(epoch, position string) string {
+	return base64.RawURLEncoding.EncodeToString([]byte(epoch + ":" + position))
 }
 
 func TestRequestID(t *testing.T) {
@@ -885,7 +913,7 @@ func TestFeedExpiredCursor(t *testing.T) {
 		t.Fatal(err)
 	}
 	epoch, _, _ := strings.Cut(string(own), ":")
-	for _, cursor := range []string{feedCursorOf("another", "1"), feedCursorOf("", "1"), feedCursorOf(epoch, "1000")} {
+	for _, cursor := range []string{feedCursorOf("another", "1:0"), feedCursorOf("", "1:0"), feedCursorOf(epoch, "1000:0"), feedCursorOf(epoch, "1:1000")} {
 		a := cus.call("GET", "/v1/events?after="+cursor, nil, 410)
 		detail := decode[map[string]string](t, a)["detail"]
 		oldest, ok := strings.CutPrefix(detail, "after: this cursor has expired; the oldest available is ")

@@ -174,6 +174,12 @@ func (s *testServer) command(args ...string) string {
 func (s *testServer) customer(id, tier string) *testClient {
 	s.t.Helper()
 	s.admin.call("POST", "/v1/admin/customers", map[string]any{"customer_id": id, "tier": tier}, 201)
+	return s.client(id)
+}
+
+// client makes a key for a customer that is there.
+func (s *testServer) client(id string) *testClient {
+	s.t.Helper()
 	key := decode[createKeyAnswer](s.t, s.admin.call("POST", "/v1/admin/customers/"+id+"/keys", nil, 201))
 	return &testClient{server: s, id: id, keyID: key.KeyID, header: http.Header{"X-Api-Key": {key.APIKey}}}
 }

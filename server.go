@@ -97,6 +97,8 @@ func (a *api) routes() []route {
 		{"GET", "/v1/events", paid, endpoint(w.Events)},
 		{"GET", "/v1/events/:id", paid, endpoint(w.Event)},
 
+		{"GET", "/v1/customer", customer, endpoint(a.account)},
+
 		{"POST", "/v1/saved-filters", customer, endpoint(p.CreateSavedFilter)},
 		{"GET", "/v1/saved-filters", customer, endpoint(p.ListSavedFilters)},
 		{"DELETE", "/v1/saved-filters/:id", customer, endpoint(p.DeleteSavedFilter)},

@@ -53,6 +53,12 @@ func NewPage[T any](found []T, rows int, position func(T) int64) Page[T] {
 		return Page[T]{Data: found}
 	}
 	found = found[:rows-1]
-	cursor := base64.RawURLEncoding.EncodeToString(strconv.AppendInt(nil, position(found[len(found)-1]), 10))
-	return Page[T]{Data: found, NextCursor: &cursor}
+	return Page[T]{Data: found, NextCursor: Cursor(position(found[len(found)-1]))}
+}
+
+// Cursor is the next cursor of a page that ends at a position. NewPage sets it;
+// a list that looks at a bounded number of rows sets it where it stopped.
+func Cursor(position int64) *string {
+	cursor := base64.RawURLEncoding.EncodeToString(strconv.AppendInt(nil, position, 10))
+	return &cursor
 }

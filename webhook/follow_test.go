@@ -120,7 +120,7 @@ func TestNewDeliveriesOfAnOlderGeneration(t *testing.T) {
 		s, q := newLanes(t, queueOptions{slots: 100, perLane: 4}, 0)
 		publish(t, s, updated("UNI-1", nil))
 		q.add(freshOf(t, s)[1], time.Now())
-		exec(t, s.DB, `UPDATE webhook_subscriptions SET generation = generation + 1`)
+		exec(t, s.DB, `UPDATE webhook_subscriptions SET generation = generation + 1, sweep = 1`)
 		if got := take(t, q, 10); len(got) != 0 || q.held != 0 {
 			t.Errorf("took %d, %d bytes are held", len(got), q.held)
 		}

@@ -307,7 +307,8 @@ func (r *replayer) candidate(tx *store.Tx, subSeq int64) (candidate, error) {
 // readMissed reads of the next events what matching them needs; their data stays
 // in the file.
 func readMissed(tx *store.Tx, customer string, after, last int64) ([]unpublished, error) {
-	rows, err := tx.Query(feedQuery(`seq, event_type, COALESCE(customer_id, ''), attributes, created_at_ms`, customer, ""), after, customer, last, replayRows)
+	f := feedWalk{customer: customer, after: after, last: last, limit: replayRows}
+	rows, err := tx.Query(f.query(`seq, event_type, COALESCE(customer_id, ''), attributes, created_at_ms`), f.args()...)
 	if err != nil {
 		return nil, fmt.Errorf("reading the feed: %w", err)
 	}

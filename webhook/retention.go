@@ -15,7 +15,10 @@ const (
 	retainEvery = 10 * time.Minute
 	// retainRows is how many rows a step of a pass looks at, and so the most
 	// that it deletes: the door is free again in milliseconds.
-	retainRows = 500
+	retainRows = 50
+	// retainRest is the longest rest after a step. It rests as long as the step
+	// took, its wait for the door included, so a busy door is asked for less often.
+	retainRest = 20 * time.Millisecond
 	// vacuumPages is how many free pages a step gives back to the file system.
 	vacuumPages = 100
 )
@@ -56,6 +59,7 @@ func (r *retention) step(ctx context.Context) (more bool, err error) {
 		r.phase, r.cursor, r.deleted = retainDeliveries, 0, 0
 	}
 	var read, deleted int64
+	began := time.Now()
 	err = r.db.WriteBackground(ctx, func(tx *store.Tx) (err error) {
 		switch r.phase {
 		case retainDeliveries:
@@ -77,7 +81,16 @@ func (r *retention) step(ctx context.Context) (more bool, err error) {
 	if read == 0 {
 		r.advance()
 	}
+	rest(ctx, min(time.Since(began), retainRest))
 	return r.phase != retainIdle, nil
+}
+
+// rest leaves the door to others.
+func rest(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
 }
 
 // advance goes to the next phase. Pages are given back only after something
@@ -138,14 +151,38 @@ func (r *retention) deleteEvents(tx *store.Tx) (read, deleted int64, err error) 
 	if err != nil || last == 0 {
 		return 0, 0, err
 	}
-	deleted, err = tx.Update(`
-		DELETE FROM outbox_events WHERE seq > $1 AND seq <= $2 AND created_at_ms < $3 AND published_at_ms IS NOT NULL
-		  AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.event_seq = seq)`, r.cursor, last, before)
+	const expired = `
+		FROM outbox_events WHERE seq > $1 AND seq <= $2 AND created_at_ms < $3 AND published_at_ms IS NOT NULL
+		  AND NOT EXISTS (SELECT 1 FROM webhook_deliveries d WHERE d.event_seq = seq)`
+	if err := noteDeletion(tx, expired, r.cursor, last, before); err != nil {
+		return 0, 0, err
+	}
+	deleted, err = tx.Update(`DELETE `+expired, r.cursor, last, before)
 	if err != nil {
 		return 0, 0, fmt.Errorf("deleting events: %w", err)
 	}
 	r.cursor = last
 	return 1, deleted, nil
+}
+
+// noteDeletion writes down up to where the feed is about to lose events, of each
+// customer and of those for all, and drops the notes that this one covers: for a
+// cursor the greatest loss after it was given out counts.
+func noteDeletion(tx *store.Tx, events string, args ...any) error {
+	var version int64
+	if err := tx.QueryRow(`SELECT COALESCE(MAX(version), 0) FROM feed_deletions`).Scan(&version); err != nil {
+		return fmt.Errorf("noting a deletion: %w", err)
+	}
+	if _, err := tx.Exec(`INSERT INTO feed_deletions (customer_id, seq) SELECT COALESCE(customer_id, ''), MAX(seq) `+events+` GROUP BY customer_id`, args...); err != nil {
+		return fmt.Errorf("noting a deletion: %w", err)
+	}
+	if _, err := tx.Exec(`
+		DELETE FROM feed_deletions WHERE version IN (
+		  SELECT old.version FROM feed_deletions new JOIN feed_deletions old ON old.customer_id = new.customer_id
+		  WHERE new.version > $1 AND old.version <= $1 AND old.seq <= new.seq)`, version); err != nil {
+		return fmt.Errorf("noting a deletion: %w", err)
+	}
+	return nil
 }
 
 // giveBackPages returns free pages to the file system, and how many are left.

@@ -4,6 +4,9 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -123,6 +126,42 @@ func TestRetentionDeletesWhatHasExpired(t *testing.T) {
 		}
 		if free := countRows(t, db, `SELECT freelist_count FROM pragma_freelist_count`); free != 0 {
 			t.Errorf("%d free pages were not given back", free)
+		}
+	})
+}
+
+// What is not fanned out stays, however old it is: nobody has been told of it.
+func TestRetentionKeepsWhatIsUnpublished(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newService(t)
+		ids := publish(t, s, updated("UNI-1", nil), updated("UNI-2", nil), updated("UNI-3", nil))
+		exec(t, s.DB, `UPDATE outbox_events SET published_at_ms = created_at_ms WHERE event_id <> $1`, ids[1])
+		time.Sleep(400 * day)
+		retainAll(t, &retention{db: s.DB, log: slog.New(slog.DiscardHandler), deliveries: 30 * day, events: 90 * day})
+		if left := lines(t, s.DB, `SELECT event_id FROM outbox_events`); !slices.Equal(left, ids[1:2]) {
+			t.Errorf("%q are left, want %q", left, ids[1:2])
+		}
+	})
+}
+
+// The file gets smaller: what a pass has freed goes back to the file system.
+func TestRetentionGivesSpaceBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path, before := filepath.Join(t.TempDir(), "jpintel.db"), 0
+		t.Cleanup(func() { // the file is closed, and its log is in it
+			if info, err := os.Stat(path); err != nil || info.Size() > int64(before)*8192/2 {
+				t.Errorf("the file: %v, %v, it had %d pages", info, err, before)
+			}
+		})
+		db := storetest.Open(t, path)
+		customer, _ := storetest.Customer(t, db, "cus_a", store.TierPaid)
+		addDeliveries(t, db, addSubscription(t, db, customer), 2000, StatusDeadLetter)
+		pages := func() int { return countRows(t, db, `SELECT page_count FROM pragma_page_count`) }
+		before = pages()
+		time.Sleep(91 * day)
+		retainAll(t, &retention{db: db, log: slog.New(slog.DiscardHandler), deliveries: 30 * day, events: 90 * day})
+		if after := pages(); after > before/2 {
+			t.Errorf("%d pages of 8 KiB, %d before", after, before)
 		}
 	})
 }

@@ -62,13 +62,15 @@ func (s *Service) Subscriptions(ctx context.Context, r SubscriptionsRequest) (st
 	if err != nil {
 		return store.Page[Subscription]{}, err
 	}
-	found, err := s.selectSubscriptions(ctx, `
-		WHERE `+ofCustomer("customer_id", r.CustomerID)+` AND deleted_at_ms IS NULL AND sub_seq < $3
-		ORDER BY sub_seq DESC LIMIT $4`, r.CustomerID, newest(before), rows)
+	found, err := s.selectSubscriptions(ctx, subscriptionsOf(r.CustomerID), r.CustomerID, newest(before), rows)
 	if err != nil {
 		return store.Page[Subscription]{}, err
 	}
 	return store.NewPage(found, rows, func(sub Subscription) int64 { return sub.seq }), nil
+}
+
+func subscriptionsOf(customer string) string {
+	return `WHERE ` + ofCustomer("customer_id", customer) + ` AND deleted_at_ms IS NULL AND sub_seq < $3 ORDER BY sub_seq DESC LIMIT $4`
 }
 
 // SubscriptionRequest names one subscription.
@@ -111,14 +113,16 @@ func errNoSubscription(id string) error {
 	return store.Errorf(store.CodeNotFound, "subscription %s not found", id)
 }
 
+const selectSubscription = `
+	SELECT sub_seq, customer_id, subscription_id, url, events, filter, envelope, description, disabled_at_ms, disabled_reason,
+	  failures_streak, failing_since_ms, last_delivery_at_ms, last_success_at_ms, last_status, created_at_ms,
+	  (SELECT 1.0 * SUM(ok) / SUM(ok + failed) FROM webhook_rates r WHERE r.sub_seq = s.sub_seq AND r.bucket_ms > $1)
+	FROM webhook_subscriptions s `
+
 // selectSubscriptions reads subscriptions; $1 is where the last hour begins.
 func (s *Service) selectSubscriptions(ctx context.Context, where string, args ...any) ([]Subscription, error) {
 	since := time.Now().Add(-rateWindow).UnixMilli()
-	rows, err := s.DB.Reader(ctx).Query(`
-		SELECT sub_seq, customer_id, subscription_id, url, events, filter, envelope, description, disabled_at_ms, disabled_reason,
-		  failures_streak, failing_since_ms, last_delivery_at_ms, last_success_at_ms, last_status, created_at_ms,
-		  (SELECT 1.0 * SUM(ok) / SUM(ok + failed) FROM webhook_rates r WHERE r.sub_seq = s.sub_seq AND r.bucket_ms > $1)
-		FROM webhook_subscriptions s `+where, append([]any{since}, args...)...)
+	rows, err := s.DB.Reader(ctx).Query(selectSubscription+where, append([]any{since}, args...)...)
 	if err != nil {
 		return nil, fmt.Errorf("reading subscriptions: %w", err)
 	}

@@ -95,6 +95,9 @@ var invariants = map[string]string{
 	"an attempt with the guard's word was blocked": `
 		SELECT delivery_seq || ' ' || attempt FROM webhook_attempts
 		WHERE blocked_reason <> '' AND (error_category <> 'blocked_address' OR status IS NOT NULL OR remote_addr <> '')`,
+	"what a disabled subscription left pending is swept, or going to be": `
+		SELECT d.delivery_id FROM webhook_deliveries d JOIN webhook_subscriptions s ON s.sub_seq = d.sub_seq
+		WHERE d.status = 'pending' AND d.generation < s.generation AND s.sweep = 0`,
 	"a customer has at most 20 active subscriptions": `
 		SELECT customer_id FROM webhook_subscriptions WHERE disabled_at_ms IS NULL GROUP BY customer_id HAVING COUNT(*) > 20`,
 	"a limit has been crossed that there was": `
