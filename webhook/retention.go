@@ -24,10 +24,10 @@ const (
 )
 
 // retention deletes what has expired: finished deliveries with their attempts,
-// then events that no delivery is left of, then mails as old as deliveries. Nothing pending and nothing
-// unpublished is ever deleted. A pass walks in the order of creation, which is
-// the order of age, in steps in the background lane, and ends at the first row
-// that is too young; so it needs no index of its own.
+// then events that no delivery is left of, then mails as old as deliveries.
+// Nothing pending and nothing unpublished is ever deleted. A pass walks in the
+// order of creation, which is the order of age, in steps in the background lane,
+// and ends at the first row that is too young; so it needs no index of its own.
 type retention struct {
 	db         *store.DB
 	log        *slog.Logger
