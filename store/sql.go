@@ -2,6 +2,8 @@ package store
 
 import (
 	"database/sql"
+	"errors"
+	"fmt"
 	"time"
 )
 
@@ -46,4 +48,14 @@ func Bit(b bool) int {
 		return 1
 	}
 	return 0
+}
+
+// LastNumber is the number of the last row that was ever added to a table with
+// an AUTOINCREMENT key, whether that row is still there or not; 0: none was.
+func LastNumber(q Querier, table string) (n int64, err error) {
+	err = q.QueryRow(`SELECT seq FROM sqlite_sequence WHERE name = $1`, table).Scan(&n)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return 0, fmt.Errorf("reading the last number of %s: %w", table, err)
+	}
+	return n, nil
 }

@@ -72,8 +72,8 @@ func (s *Service) Events(ctx context.Context, r EventsRequest) (EventPage, error
 		return EventPage{}, err
 	}
 	// Read before the events: what commits in between is simply on the next page.
-	var last int64
-	if err := q.QueryRow(`SELECT COALESCE(MAX(seq), 0) FROM outbox_events`).Scan(&last); err != nil {
+	last, err := store.LastNumber(q, "outbox_events")
+	if err != nil {
 		return EventPage{}, fmt.Errorf("reading the feed: %w", err)
 	}
 	found, err := s.selectEvents(q, r.CustomerID, after, last, types, rows-1)
@@ -116,12 +116,16 @@ func (s *Service) feedPosition(q store.Querier, epoch, cursor string) (int64, er
 	if err != nil || !ok || numberErr != nil || seq < 0 {
 		return 0, store.Errorf(store.CodeInvalid, "after: not a cursor that the feed has given out")
 	}
-	var oldest, newest int64
-	if err := q.QueryRow(`SELECT COALESCE((SELECT MIN(seq) FROM outbox_events), 0), COALESCE((SELECT MAX(seq) FROM outbox_events), 0)`).Scan(&oldest, &newest); err != nil {
+	newest, err := store.LastNumber(q, "outbox_events") // its event may have expired
+	if err != nil {
 		return 0, fmt.Errorf("reading the feed: %w", err)
 	}
-	if of != epoch || seq > newest && newest > 0 || seq < oldest-1 {
-		return 0, store.Errorf(store.CodeGone, "after: this cursor has expired; the oldest available is %s", feedCursor(epoch, max(oldest-1, 0)))
+	var oldest int64
+	if err := q.QueryRow(`SELECT COALESCE(MIN(seq), $1) FROM outbox_events`, newest+1).Scan(&oldest); err != nil {
+		return 0, fmt.Errorf("reading the feed: %w", err)
+	}
+	if of != epoch || seq > newest || seq < oldest-1 {
+		return 0, store.Errorf(store.CodeGone, "after: this cursor has expired; the oldest available is %s", feedCursor(epoch, oldest-1))
 	}
 	return seq, nil
 }

@@ -165,6 +165,30 @@ func TestCursorsEnd(t *testing.T) {
 	}
 }
 
+// Where every event has expired, a cursor still stands where it stood: one that
+// is up to date misses nothing of what comes, and an older one has expired.
+func TestCursorsOfAnEmptyFeed(t *testing.T) {
+	s := newService(t)
+	if _, cursor := feed(t, s, EventsRequest{}); cursor == "" {
+		t.Error("no cursor of a new file")
+	}
+	publish(t, s, updated("UNI-1", nil))
+	_, behind := feed(t, s, EventsRequest{})
+	publish(t, s, updated("UNI-2", nil))
+	exec(t, s.DB, `DELETE FROM outbox_events`)
+	got, upToDate := feed(t, s, EventsRequest{})
+	if len(got) != 0 {
+		t.Errorf("an empty feed has %q", got)
+	}
+	_, err := s.Events(t.Context(), EventsRequest{After: behind})
+	wantCode(t, err, store.CodeGone, "the oldest available is "+upToDate)
+	ids := publish(t, s, updated("UNI-3", nil))
+	if got, _ := feed(t, s, EventsRequest{After: upToDate}); !slices.Equal(got, ids) {
+		t.Errorf("after the last cursor of an empty feed: %q, want %q", got, ids)
+	}
+}
+
+
 // However many write at once, no event appears behind a cursor that was given
 // out: what a poller has collected is what was committed, in that order.
 func TestTheFeedHasNoGaps(t *testing.T) {
