@@ -188,7 +188,6 @@ func TestCursorsOfAnEmptyFeed(t *testing.T) {
 	}
 }
 
-
 // However many write at once, no event appears behind a cursor that was given
 // out: what a poller has collected is what was committed, in that order.
 func TestTheFeedHasNoGaps(t *testing.T) {
