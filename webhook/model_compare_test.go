@@ -164,7 +164,8 @@ func (d *modelDelivery) mustBeGone(started, pass time.Time) bool {
 	return d.status != "pending" && finished.Add(modelRetention).Before(pass)
 }
 
-// learnNotices finds the ids of notices that nobody was sent.
+// learnNotices finds the ids of notices that nobody was sent. Some have expired
+// unseen.
 func (r *modelRun) learnNotices() {
 	var unknown []*modelEvent
 	for _, e := range r.m.events {
@@ -175,12 +176,14 @@ func (r *modelRun) learnNotices() {
 	if len(unknown) == 0 {
 		return
 	}
-	for _, row := range r.rows(`SELECT event_id, CAST(data AS TEXT) FROM outbox_events WHERE event_type = 'webhook.subscription_disabled' ORDER BY seq`) {
+	for _, row := range r.rows(`SELECT event_id, CAST(data AS TEXT), occurred_at_ms FROM outbox_events WHERE event_type = 'webhook.subscription_disabled' ORDER BY seq`) {
 		if slices.ContainsFunc(r.m.events, func(e *modelEvent) bool { return e.id == row[0] }) {
 			continue
 		}
 		notice := member(row[1], "subscription_id") + " " + member(row[1], "disabled_reason")
-		if i := slices.IndexFunc(unknown, func(e *modelEvent) bool { return e.id == "" && e.notice == notice }); i >= 0 {
+		if i := slices.IndexFunc(unknown, func(e *modelEvent) bool {
+			return e.id == "" && e.notice == notice && fmt.Sprint(e.at.UnixMilli()) == row[2]
+		}); i >= 0 {
 			unknown[i].id = row[0]
 		}
 	}

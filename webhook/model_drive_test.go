@@ -120,7 +120,7 @@ func (r *modelRun) all(actions []modelAction) string {
 		if problem := r.settled(); problem != "" {
 			return problem
 		}
-		if i%3 == 2 || i > len(actions)-3 || len(actions) < 12 {
+		if i%4 == 3 || i > len(actions)-3 {
 			if problem := r.compare(); problem != "" {
 				return problem
 			}
@@ -130,6 +130,9 @@ func (r *modelRun) all(actions []modelAction) string {
 		if problem := r.compareFeed(id); problem != "" {
 			return problem
 		}
+	}
+	if len(actions)%4 > 0 {
+		return ""
 	}
 	return checkFile(r.w.db)
 }
@@ -361,6 +364,11 @@ func (r *modelRun) own(a modelAction) string {
 		return ""
 	}
 	s := nth(r.m.subs, a.a)
+	if a.kind == "enable" { // rather one that is disabled
+		if i := slices.IndexFunc(r.m.subs, func(s *modelSub) bool { return s.reason != "" && !s.deleted }); i >= 0 {
+			s = r.m.subs[i]
+		}
+	}
 	if r.m.customers[s.customer].free {
 		return "" // the API turns it away
 	}

@@ -19,7 +19,7 @@ const (
 	modelDeadLetters    = 3
 	modelStreak         = 10
 	modelOldSecrets     = 4
-	modelTick           = 6 * time.Hour
+	modelTick           = 12 * time.Hour
 	modelDrain          = 4333 * time.Millisecond // nothing else ends in a broken second
 	modelGrace          = time.Hour
 	modelRetention      = 2 * day
@@ -304,8 +304,10 @@ func (s *modelSub) wrongSignatures(now time.Time, r seen) string {
 // a notice that a subscription is disabled, which then must be so.
 func (m *model) event(r seen) (*modelEvent, string) {
 	find := func(matches func(*modelEvent) bool) *modelEvent {
-		if i := slices.IndexFunc(m.events, matches); i >= 0 {
-			return m.events[i]
+		for _, e := range slices.Backward(m.events) { // old notices may have expired unseen
+			if matches(e) {
+				return e
+			}
 		}
 		return nil
 	}
