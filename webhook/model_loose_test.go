@@ -137,6 +137,7 @@ func (l *loose) step(a modelAction) string {
 	if !cutOff {
 		return problem
 	}
+	clear(l.open)
 	for _, row := range l.rows(`SELECT customer_id, day, attempts FROM webhook_daily_attempts`) {
 		l.requests[customerDate{row[0], row[1]}] = number64(row[2])
 	}
