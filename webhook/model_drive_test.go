@@ -159,7 +159,7 @@ func (r *modelRun) step(a modelAction) string {
 	case "reload":
 		r.say("reload")
 		r.w.worker.Reload()
-		r.m.fanOut()
+		r.m.fanOut(true)
 	case "answer":
 		url, answer := nth(modelURLs, a.b), nth(modelAnswers, a.a)
 		r.say("%s answers %s", url, answer.name)
@@ -207,7 +207,7 @@ func (r *modelRun) publish(a modelAction, customer string) string {
 		return nil
 	})
 	if a.kind != "elsewhere" {
-		r.m.fanOut()
+		r.m.fanOut(false)
 	}
 	return wantNone(err)
 }
@@ -313,7 +313,7 @@ func (r *modelRun) tier(customer string, free bool) string {
 		}
 	}
 	r.w.worker.Reload()
-	r.m.fanOut()
+	r.m.fanOut(true)
 	return wantNone(err)
 }
 
@@ -354,7 +354,7 @@ func (r *modelRun) restart(crash bool, down time.Duration) string {
 		return problem
 	}
 	r.m.off, r.m.started = false, time.Now()
-	r.m.fanOut()
+	r.m.fanOut(true)
 	return ""
 }
 

@@ -55,7 +55,7 @@ type modelEvent struct {
 	n          int       // in commit order, from 1
 	notice     string    // of webhook.subscription_disabled: the subscription and the reason
 	waits      bool      // it is committed and not fanned out
-	withNotice time.Time // when it was fanned out, where a notice has caused that
+	beside     time.Time // when it was fanned out, where that was not part of a call
 }
 
 type modelDelivery struct {
@@ -156,18 +156,20 @@ func (m *model) commit(e *modelEvent, elsewhere bool) {
 	e.name = fmt.Sprintf("evt#%d", e.n)
 	m.events = append(m.events, e)
 	if !elsewhere {
-		m.fanOut()
+		m.fanOut(e.notice != "")
 	}
 }
 
-func (m *model) fanOut() {
+// fanOut makes the deliveries of what waits. beside: it is not part of a call, so
+// what disables a subscription at the same instant may come before it or after.
+func (m *model) fanOut(beside bool) {
 	for _, e := range m.events {
 		if !e.waits {
 			continue
 		}
 		e.waits = false
-		if m.events[len(m.events)-1].notice != "" {
-			e.withNotice = m.now
+		if beside {
+			e.beside = m.now
 		}
 		for _, s := range m.subs {
 			together := s.byService && s.disabledAt.Equal(m.now)
@@ -193,7 +195,7 @@ func (m *model) disable(s *modelSub, reason Reason, byService bool) {
 	for _, d := range s.deliveries {
 		if d.status == "pending" {
 			d.status, d.finished = "failed", m.now
-			d.optional = byService && d.event.withNotice.Equal(m.now)
+			d.optional = byService && d.event.beside.Equal(m.now)
 		}
 	}
 	if byService {
@@ -477,7 +479,7 @@ func (m *model) advance(to time.Time, log []seen) string {
 		}
 		m.now = next
 		if !m.off && m.lastTick().Equal(next) {
-			m.fanOut()
+			m.fanOut(true)
 		}
 	}
 }
