@@ -213,8 +213,12 @@ func (f *finisher) writeOne(tx *store.Tx, moved totals, p *progress, done finish
 			w.scheduleBase++ // our fault uses up none of the customer's attempts
 		}
 		n := max(w.attempts+1-w.scheduleBase, 1)
-		if next, again := nextAttempt(f.schedule, n, tx.Now, f.random(), hint(r)); again {
+		next, again := nextAttempt(f.schedule, n, tx.Now, f.random(), hint(r))
+		switch {
+		case again:
 			rec.status, rec.next = StatusPending, next.UnixMilli()
+		case !p.concerns(w): // it reads as failed already; the sweep writes that down
+			rec.status, rec.next = StatusPending, w.dueMS
 		}
 	}
 	if p.concerns(w) {

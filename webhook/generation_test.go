@@ -32,3 +32,46 @@ func TestResultsOfAnOlderGenerationDoNotCount(t *testing.T) {
 		})
 	}
 }
+
+// A delivery whose subscription was disabled while its last request was under way
+// is failed, as its owner was told at once: it is no dead letter afterwards.
+func TestTheLastAttemptOfAnOlderGeneration(t *testing.T) {
+	for name, sweptBefore := range map[string]bool{"swept before": true, "swept after": false} {
+		t.Run(name, func(t *testing.T) {
+			s := newService(t)
+			customer(t, s, "cus_a")
+			which := SubscriptionRequest{"cus_a", subscribe(t, s, SubscribeRequest{CustomerID: "cus_a"}).SubscriptionID}
+			w := attempted(t, s, which.SubscriptionID, len(DefaultSchedule))
+			if _, err := s.Disable(t.Context(), which); err != nil {
+				t.Fatal(err)
+			}
+			status := func() Status {
+				page, err := s.Deliveries(t.Context(), DeliveriesRequest{CustomerID: "cus_a", SubscriptionID: which.SubscriptionID})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return page.Data[0].Status
+			}
+			sweepAll := func() {
+				for more := true; more; {
+					var err error
+					if more, err = sweepStep(t.Context(), s.DB); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			if sweptBefore {
+				sweepAll()
+			}
+			before := status()
+			if err := newTestFinisher(s, nil).commit([]finished{{w, failed(500)}}); err != nil {
+				t.Fatal(err)
+			}
+			after := status()
+			sweepAll()
+			if got := []Status{before, after, status()}; got[0] != StatusFailed || got[1] != StatusFailed || got[2] != StatusFailed {
+				t.Errorf("it is %q, one after the other, want failed all the time", got)
+			}
+		})
+	}
+}
