@@ -108,10 +108,6 @@ var invariants = map[string]string{
 		WHERE e.customer_id IS NOT t.customer_id`,
 	"a mail is to its subscription's owner": `
 		SELECT m.mail_id FROM mails m JOIN webhook_subscriptions s ON s.subscription_id = m.subscription_id WHERE m.customer_id <> s.customer_id`,
-	"a disable that is told by mail is an event, once": `
-		SELECT m.subscription_id FROM mails m JOIN webhook_subscriptions s ON s.subscription_id = m.subscription_id
-		WHERE m.kind = 'subscription_disabled' GROUP BY m.subscription_id
-		HAVING COUNT(*) > (SELECT COUNT(*) FROM outbox_events e WHERE e.event_type = 'webhook.subscription_disabled' AND e.subject_id = m.subscription_id)`,
 	"a subscription that misses events is disabled": `
 		SELECT s.subscription_id FROM webhook_missed_ranges m JOIN webhook_subscriptions s ON s.sub_seq = m.sub_seq
 		WHERE s.deleted_at_ms IS NOT NULL OR m.to_seq IS NULL AND s.disabled_at_ms IS NULL`,
