@@ -1,6 +1,7 @@
 package modelgatetest
 
 import (
+	"context"
 	"crypto/subtle"
 	"errors"
 	"io"
@@ -88,7 +89,7 @@ type call struct {
 	record    *record       // of the key, while this call executes
 	// uncommitted: it was executed, and if it ends now that is lost.
 	uncommitted bool
-	leave       sync.Once
+	ended, left sync.Once
 }
 
 // errGone ends a call whose connection is no more.
@@ -102,7 +103,6 @@ func (u *Upstream) serve(w http.ResponseWriter, r *http.Request, op operation, p
 	defer u.running.Done()
 	c := &call{u: u, w: w, r: r, op: op, params: params}
 	c.arrive()
-	defer c.end()
 	answer, err := c.answer()
 	if !errors.Is(err, errGone) {
 		c.respond(answer)
@@ -124,24 +124,33 @@ func (c *call) arrive() {
 	if keys := c.r.Header.Values("Idempotency-Key"); c.mutates() && len(keys) == 1 {
 		c.key = keys[0]
 		c.u.trafficOf(c.key).arrive()
+		context.AfterFunc(c.r.Context(), c.leave) // it may go on here without its client
 	}
+}
+
+// leave counts the request out, once.
+func (c *call) leave() {
+	c.left.Do(func() {
+		c.u.mu.Lock()
+		defer c.u.mu.Unlock()
+		defer c.u.notify()
+		if c.key != "" {
+			c.u.trafficOf(c.key).InFlight--
+		}
+	})
 }
 
 // end gives the key free and counts the request out: just before its answer, or
 // its connection's end, can be seen.
 func (c *call) end() {
-	c.leave.Do(func() {
+	c.leave()
+	c.ended.Do(func() {
 		c.u.mu.Lock()
 		defer c.u.mu.Unlock()
 		defer c.u.notify()
 		c.u.release(c.record)
-		if c.key == "" {
-			return
-		}
-		t := c.u.trafficOf(c.key)
-		t.inFlight--
-		if c.uncommitted {
-			t.RolledBack++
+		if c.uncommitted && c.key != "" {
+			c.u.trafficOf(c.key).RolledBack++
 		}
 	})
 }

@@ -143,9 +143,10 @@ func TestCalls(t *testing.T) {
 		"top-up": {func(w *world) answer {
 			return w.call("POST", "/groups/"+w.group+"/top-ups", object{"amount": "0.5000", "currency": "USD", "external_ref": "entry-2"})
 		}, 422, "amount_below_minimum", expected{"error.param": "amount"}},
-		"top-up, smallest": {func(w *world) answer { return w.call("POST", "/groups/"+w.group+"/top-ups", usd("1")) }, 201, "", expected{"id": "^txn_", "type": "top_up", "amount": "1.00", "balance_after": "26.00", "status": "posted", "request_id": "^req_", "currency": "USD", "created_at": isTime}},
-		"top-up, exact":    {func(w *world) answer { return w.call("POST", "/groups/"+w.group+"/top-ups", usd("1.000000000001")) }, 201, "", expected{"amount": "1.000000000001", "balance_after": "26.000000000001"}},
-		"top-up, wallet":   {func(w *world) answer { return w.call("POST", "/groups/"+w.group+"/top-ups", usd("975.01")) }, 402, "insufficient_partner_balance", expected{"error.type": "balance"}},
+		"top-up, smallest":  {func(w *world) answer { return w.call("POST", "/groups/"+w.group+"/top-ups", usd("1")) }, 201, "", expected{"id": "^txn_", "type": "top_up", "amount": "1.00", "balance_after": "26.00", "status": "posted", "request_id": "^req_", "currency": "USD", "created_at": isTime}},
+		"top-up, exact":     {func(w *world) answer { return w.call("POST", "/groups/"+w.group+"/top-ups", usd("1.000000000001")) }, 201, "", expected{"amount": "1.000000000001", "balance_after": "26.000000000001"}},
+		"top-up, wallet":    {func(w *world) answer { return w.call("POST", "/groups/"+w.group+"/top-ups", usd("975.01")) }, 402, "insufficient_partner_balance", expected{"error.type": "balance"}},
+		"top-up, all of it": {func(w *world) answer { return w.call("POST", "/groups/"+w.group+"/top-ups", usd("975.00")) }, 201, "", expected{"balance_after": "1000.00"}},
 		"top-up, currency": {func(w *world) answer {
 			return w.call("POST", "/groups/"+w.group+"/top-ups", object{"amount": "5.00", "currency": "JPY"})
 		}, 422, "currency_mismatch", nil},

@@ -93,12 +93,8 @@ func TestOptionsValidate(t *testing.T) {
 // Half a request is none: it counts as one that came in, and nothing happens.
 func TestHalfARequest(t *testing.T) {
 	p := start(t, modelgatetest.Options{})
-	conn, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(p.u.BaseURL(), "http://"), "/v1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
-	_, err = io.WriteString(conn, "POST /v1/groups HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+modelgatetest.DevToken+"\r\nIdempotency-Key: k\r\nContent-Type: application/json\r\nContent-Length: 40\r\n\r\n{\"name\":")
+	conn := p.dial()
+	_, err := io.WriteString(conn, "POST /v1/groups HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer "+modelgatetest.DevToken+"\r\nIdempotency-Key: k\r\nContent-Type: application/json\r\nContent-Length: 40\r\n\r\n{\"name\":")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -295,6 +295,18 @@ func TestFaultsAddUp(t *testing.T) {
 	p.must(200, "GET", "/balance", nil)
 }
 
+// A connection that is closed ends in order, whatever of the request is unread.
+func TestCloseIsNoReset(t *testing.T) {
+	p := start(t, modelgatetest.Options{}, modelgatetest.Rule{At: modelgatetest.AtAccept, Do: "close"})
+	conn := p.dial()
+	if err := p.request("POST", "/groups", object{"name": strings.Repeat("N", 60_000)}).Write(conn); err != nil {
+		t.Fatal(err)
+	}
+	if text, err := io.ReadAll(conn); err != nil || len(text) != 0 {
+		t.Errorf("%q, %v", text, err)
+	}
+}
+
 // A slow body comes byte by byte, and a client that leaves ends it.
 func TestSlowBody(t *testing.T) {
 	p := start(t, modelgatetest.Options{}, modelgatetest.Rule{At: modelgatetest.AtOnResponse, Do: "slow_body:1h"})
@@ -357,6 +369,17 @@ func TestFaultsOnReplays(t *testing.T) {
 		p.must(201, "POST", "/groups", created, "Idempotency-Key", "k")
 		p.faults(modelgatetest.Rule{At: at, Do: "status:503"})
 		p.must(want, "POST", "/groups", created, "Idempotency-Key", "k")
+	}
+}
+
+// A record that is always lost protects nobody; each request is struck once.
+func TestRecordsAreAlwaysLost(t *testing.T) {
+	p := start(t, modelgatetest.Options{}, modelgatetest.Rule{At: modelgatetest.AtBeforeExecute, Do: "lose_idem_record"})
+	p.must(201, "POST", "/groups", created, "Idempotency-Key", "k")
+	p.must(201, "POST", "/groups", created, "Idempotency-Key", "k")
+	p.must(200, "GET", "/balance", nil) // it has no key to lose
+	if s := p.u.State(); len(s.LiveGroups()["cus_a"]) != 2 || s.Faults[0].Hits != 2 {
+		t.Errorf("%v, %+v", s.LiveGroups(), s.Faults)
 	}
 }
 

@@ -119,8 +119,10 @@ func createGroup(c *call) (execution, error) {
 		if err := s.checkLimit(g.limits.spend); err != nil {
 			return reply{}, err
 		}
-		if there := s.byRef(g.ref); there != nil && s.options.ExternalRefMode != RefNone {
-			return s.existing(*there)
+		if s.options.ExternalRefMode != RefNone {
+			if there := s.byRef(g.ref); there != nil {
+				return s.existing(*there)
+			}
 		}
 		g.id, g.createdAt = s.id("grp"), s.now
 		g.limits.version, g.limits.updatedAt = 1, s.now

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -47,6 +48,17 @@ func (p *partner) faults(rules ...modelgatetest.Rule) {
 	if err := p.u.AddFaults(rules...); err != nil {
 		p.t.Fatal(err)
 	}
+}
+
+// dial is a connection of which nothing is known.
+func (p *partner) dial() net.Conn {
+	p.t.Helper()
+	conn, err := net.Dial("tcp", strings.TrimSuffix(strings.TrimPrefix(p.u.BaseURL(), "http://"), "/v1"))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { conn.Close() })
+	return conn
 }
 
 // answer is what came back. err: of the connection, or of reading the body.

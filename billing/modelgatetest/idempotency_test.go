@@ -217,6 +217,42 @@ func TestKeyIsHeld(t *testing.T) {
 	}
 }
 
+// An upstream goes on without its client: the key is held, and one request that
+// nobody waits for is none at a time.
+func TestClientLeaves(t *testing.T) {
+	p := start(t, modelgatetest.Options{}, modelgatetest.Rule{At: modelgatetest.AtBeforeExecute, Do: "delay:10h", Times: 1})
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan answer, 1)
+	req := p.request("POST", "/groups", created, "Idempotency-Key", "k").WithContext(ctx)
+	go func() { ended <- p.send(req) }()
+	p.until("it waits", func(s modelgatetest.State) bool { return s.Faults[0].Hits == 1 })
+	leave()
+	<-ended
+	p.until("that is noticed", func(s modelgatetest.State) bool { return s.Idempotency["k"].InFlight == 0 })
+	p.must(409, "POST", "/groups", created, "Idempotency-Key", "k")
+	if got := p.u.State().Idempotency["k"]; got.MaxConcurrent != 1 || got.InFlight != 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Whoever gives up a key that was taken from him leaves it to its new owner.
+func TestLostKeyIsNotReleased(t *testing.T) {
+	p := start(t, modelgatetest.Options{}, modelgatetest.Rule{At: modelgatetest.AtBeforeExecute, Do: "hang", Times: 1},
+		modelgatetest.Rule{At: modelgatetest.AtBeforeExecute, Do: "lose_idem_record", Match: modelgatetest.Match{Nth: 2}})
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan answer, 1)
+	req := p.request("POST", "/groups", created, "Idempotency-Key", "k").WithContext(ctx)
+	go func() { ended <- p.send(req) }()
+	p.until("it hangs", func(s modelgatetest.State) bool { return s.Faults[0].Hits == 1 })
+	second := p.must(201, "POST", "/groups", created, "Idempotency-Key", "k")
+	leave()
+	<-ended
+	p.until("the first has given up", func(s modelgatetest.State) bool { return s.Idempotency["k"].InFlight == 0 })
+	if third := p.must(201, "POST", "/groups", created, "Idempotency-Key", "k"); third.text != second.text {
+		t.Errorf("%s, then %s", second.text, third.text)
+	}
+}
+
 // A second request at one time that is not told so is an overlap.
 func TestOverlaps(t *testing.T) {
 	s := modelgatetest.State{Idempotency: map[string]modelgatetest.Traffic{

@@ -71,6 +71,9 @@ func TestLag(t *testing.T) {
 	if got := p.ids("/transactions?limit=2"); got != nil {
 		t.Errorf("at once: %q", got)
 	}
+	if got := p.ids("/audit-events?limit=2"); got != nil {
+		t.Errorf("audit at once: %q", got)
+	}
 	p.must(200, "GET", "/transactions/"+made[0], nil)
 	expected{"balance": "3.00"}.check(t, p.must(200, "GET", "/groups/"+group+"/balance", nil))
 	if got := p.ids("/groups?limit=2"); !slices.Equal(got, []string{group}) {

@@ -8,16 +8,15 @@ type Traffic struct {
 	WireRequests int `json:"wire_requests"` // that came in with it, whatever became of them
 	// Fingerprints are the distinct ones of requests whose body could be read.
 	Fingerprints []string `json:"fingerprints"`
-	// MaxConcurrent is how many there were at one time, until their answer or the
-	// end of their connection. A client that has left is noticed a moment later.
-	MaxConcurrent  int `json:"max_concurrent"`
-	Executions     int `json:"executions"`  // that ended with an answer, be it an error
-	RolledBack     int `json:"rolled_back"` // executed and lost
+	// InFlight is how many there are now, until their answer, or until their client
+	// has left: that is noticed a moment later, and not before the body is read.
+	InFlight       int `json:"in_flight"`
+	MaxConcurrent  int `json:"max_concurrent"` // the most that there were at one time
+	Executions     int `json:"executions"`     // that ended with an answer, be it an error
+	RolledBack     int `json:"rolled_back"`    // executed and lost
 	Replays        int `json:"replays"`
 	RefusedRunning int `json:"refused_running"` // 409: in progress
 	RefusedReused  int `json:"refused_reused"`  // the key stands for another request
-
-	inFlight int
 }
 
 // trafficOf is a key's. The mutex is held.
@@ -32,8 +31,8 @@ func (u *Upstream) trafficOf(key string) *Traffic {
 
 func (t *Traffic) arrive() {
 	t.WireRequests++
-	t.inFlight++
-	t.MaxConcurrent = max(t.MaxConcurrent, t.inFlight)
+	t.InFlight++
+	t.MaxConcurrent = max(t.MaxConcurrent, t.InFlight)
 }
 
 func (t *Traffic) saw(fingerprint string) {
