@@ -126,7 +126,10 @@ func (c *call) expireRecord(*action) error {
 	return nil
 }
 
+// readStale is for reads: a change is made to what is.
 func (c *call) readStale(a *action) error {
-	c.stale = a.wait
+	if !c.mutates() {
+		c.stale = a.wait
+	}
 	return nil
 }

@@ -85,6 +85,7 @@ type call struct {
 	requestID string
 	key       string // the Idempotency-Key as it was sent; "" where none counts
 	body      map[string]any
+	malformed error         // why there is none, though something was sent
 	stale     time.Duration // reads show what was this long ago
 	record    *record       // of the key, while this call executes
 	// uncommitted: it was executed, and if it ends now that is lost.
@@ -180,8 +181,7 @@ func (c *call) walk() (reply, error) {
 	if err := c.pass(AtAccept); err != nil {
 		return reply{}, err
 	}
-	text, err := c.read()
-	if err != nil {
+	if err := c.read(); err != nil {
 		return reply{}, err
 	}
 	if err := c.pass(AtBeforeAuth); err != nil {
@@ -190,7 +190,7 @@ func (c *call) walk() (reply, error) {
 	if err := c.authorize(); err != nil {
 		return reply{}, err
 	}
-	execute, err := c.prepare(text)
+	execute, err := c.prepare()
 	if err != nil {
 		return reply{}, err
 	}
@@ -200,16 +200,25 @@ func (c *call) walk() (reply, error) {
 	return c.once(execute)
 }
 
-// read takes the whole body in.
-func (c *call) read() ([]byte, error) {
+// read takes the whole body in, and counts the request's fingerprint, whatever
+// becomes of it.
+func (c *call) read() error {
 	text, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, maxBody))
 	if _, tooLarge := errors.AsType[*http.MaxBytesError](err); tooLarge {
-		return nil, problemf(http.StatusRequestEntityTooLarge, "payload_too_large", "a body has at most %d bytes", maxBody)
+		return problemf(http.StatusRequestEntityTooLarge, "payload_too_large", "a body has at most %d bytes", maxBody)
 	}
 	if err != nil {
-		return nil, c.cut(false) // half a request is none
+		return c.cut(false) // half a request is none
 	}
-	return text, nil
+	if len(text) > 0 {
+		c.body, c.malformed = parseObject(text)
+	}
+	if c.key != "" && c.malformed == nil {
+		c.u.mu.Lock()
+		defer c.u.mu.Unlock()
+		c.u.trafficOf(c.key).saw(c.fingerprint())
+	}
+	return nil
 }
 
 func (c *call) authorize() error {
@@ -223,12 +232,12 @@ func (c *call) authorize() error {
 }
 
 // prepare validates everything that can be validated without what is stored.
-func (c *call) prepare(text []byte) (execution, error) {
+func (c *call) prepare() (execution, error) {
 	if c.op.path != "" && c.mutates() {
 		if err := c.checkKey(); err != nil {
 			return nil, err
 		}
-		if err := c.parse(text); err != nil {
+		if err := c.checkBody(); err != nil {
 			return nil, err
 		}
 		if err := c.noQuery(); err != nil {
@@ -238,25 +247,23 @@ func (c *call) prepare(text []byte) (execution, error) {
 	return c.op.prepare(c)
 }
 
-// parse reads the body into members, and counts its fingerprint.
-func (c *call) parse(text []byte) (err error) {
+// checkBody holds the body against the contract: an object, and none for a DELETE.
+func (c *call) checkBody() error {
 	if c.r.Method == http.MethodDelete {
-		if len(text) > 0 {
+		if c.body != nil || c.malformed != nil {
 			return invalidf("", "a DELETE has no body")
 		}
-	} else {
-		mediaType, params, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
-		if charset := params["charset"]; err != nil || mediaType != "application/json" || charset != "" && !strings.EqualFold(charset, "utf-8") {
-			return problemf(http.StatusUnsupportedMediaType, "unsupported_media_type", "want Content-Type: application/json")
-		}
-		if c.body, err = parseObject(text); err != nil {
-			return problemf(http.StatusBadRequest, "malformed_json", "the body is no JSON object: %v", err)
-		}
+		return nil
 	}
-	if c.key != "" {
-		c.u.mu.Lock()
-		defer c.u.mu.Unlock()
-		c.u.trafficOf(c.key).saw(c.fingerprint())
+	mediaType, params, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
+	if charset := params["charset"]; err != nil || mediaType != "application/json" || charset != "" && !strings.EqualFold(charset, "utf-8") {
+		return problemf(http.StatusUnsupportedMediaType, "unsupported_media_type", "want Content-Type: application/json")
+	}
+	if c.malformed != nil {
+		return problemf(http.StatusBadRequest, "malformed_json", "the body is no JSON object: %v", c.malformed)
+	}
+	if c.body == nil {
+		return problemf(http.StatusBadRequest, "malformed_json", "the body is missing")
 	}
 	return nil
 }

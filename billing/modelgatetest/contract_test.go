@@ -192,6 +192,7 @@ func TestCalls(t *testing.T) {
 		}, 415, "unsupported_media_type", nil},
 		"too large":   {func(w *world) answer { return w.call("POST", "/groups", object{"name": strings.Repeat("N", 70_000)}) }, 413, "payload_too_large", nil},
 		"no JSON":     {func(w *world) answer { return w.call("POST", "/groups", `{"name":`) }, 400, "malformed_json", nil},
+		"no body":     {func(w *world) answer { return w.call("POST", "/groups", nil, "Content-Type", "application/json") }, 400, "malformed_json", nil},
 		"no object":   {func(w *world) answer { return w.call("POST", "/groups", `["name"]`) }, 400, "malformed_json", nil},
 		"two objects": {func(w *world) answer { return w.call("POST", "/groups", `{"name":"N"}{}`) }, 400, "malformed_json", nil},
 		"name twice":  {func(w *world) answer { return w.call("POST", "/groups", `{"name":"N","name":"M"}`) }, 400, "malformed_json", nil},

@@ -235,6 +235,20 @@ func TestClientLeaves(t *testing.T) {
 	}
 }
 
+// Fingerprints are counted of all that was read, whatever became of it.
+func TestFingerprintsOfTheLost(t *testing.T) {
+	p := start(t, modelgatetest.Options{}, modelgatetest.Rule{At: modelgatetest.AtBeforeAuth, Do: "reset"})
+	p.call("POST", "/groups", `{"name":"N","metadata":{"a":"1","b":"2"}}`, "Idempotency-Key", "same")
+	p.call("POST", "/groups", `{"metadata": {"b":"2", "a":"1"}, "name":"N"}`, "Idempotency-Key", "same")
+	p.call("POST", "/groups", `{"name":"N"}`, "Idempotency-Key", "other")
+	p.call("POST", "/groups", `{"name":"M"}`, "Idempotency-Key", "other")
+	p.call("DELETE", "/groups/grp_x", nil, "Idempotency-Key", "path")
+	p.call("DELETE", "/groups/grp_y", nil, "Idempotency-Key", "path")
+	if got := p.u.State().ReusedKeys(); len(got) != 2 || len(got["other"]) != 2 || len(got["path"]) != 2 {
+		t.Errorf("%v", got)
+	}
+}
+
 // Whoever gives up a key that was taken from him leaves it to its new owner.
 func TestLostKeyIsNotReleased(t *testing.T) {
 	p := start(t, modelgatetest.Options{}, modelgatetest.Rule{At: modelgatetest.AtBeforeExecute, Do: "hang", Times: 1},

@@ -164,6 +164,12 @@ func TestStaleRead(t *testing.T) {
 		expected{"data.0": "null"}.check(t, p.must(200, "GET", "/groups?external_ref=cus_b:signup:1", nil))
 		p.must(404, "GET", "/groups/"+second, nil)
 	}
+	p.u.ClearFaults()
+	p.faults(modelgatetest.Rule{At: modelgatetest.AtBeforeExecute, Do: "stale_read:45s"})
+	p.must(200, "PATCH", "/groups/"+group, object{"name": "A change is made to what is"})
+	p.u.ClearFaults()
+	expected{"balance": "5.00"}.check(t, p.must(200, "GET", "/groups/"+group+"/balance", nil))
+	p.faults(modelgatetest.Rule{At: modelgatetest.AtBeforeExecute, Do: "stale_read:45s"})
 	p.u.Advance(45 * time.Second)
 	expected{"data.0.id": second}.check(t, p.must(200, "GET", "/groups?external_ref=cus_b:signup:1", nil))
 	expected{"balance": "5.00"}.check(t, p.must(200, "GET", "/groups/"+group+"/balance", nil))
