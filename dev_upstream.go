@@ -19,7 +19,7 @@ type devUpstreamCmd struct {
 	IdemScope       string        `default:"account" help:"The name space of idempotency keys: account or method_path."`
 	ListLag         time.Duration `help:"How late transactions are listed." default:"0s"`
 	AuditLag        time.Duration `help:"How late audit events are listed." default:"0s"`
-	Wallet          string        `default:"1000000.00" help:"The partner's balance at the start."`
+	WalletBalance   string        `default:"1000000.00" help:"The partner's balance at the start."`
 	MinTopUp        string        `default:"1.00" help:"The smallest top-up."`
 }
 
@@ -27,7 +27,7 @@ func (c *devUpstreamCmd) options() modelgatetest.Options {
 	return modelgatetest.Options{
 		Token: c.Token, Profile: modelgatetest.Profile(c.Profile), ExternalRefMode: modelgatetest.RefMode(c.ExternalRefMode),
 		SecretOnReplay: modelgatetest.SecretMode(c.SecretOnReplay), IdemScope: modelgatetest.IdemScope(c.IdemScope),
-		ListLag: c.ListLag, AuditLag: c.AuditLag, WalletBalance: c.Wallet, MinTopUp: c.MinTopUp,
+		ListLag: c.ListLag, AuditLag: c.AuditLag, WalletBalance: c.WalletBalance, MinTopUp: c.MinTopUp,
 	}
 }
 
