@@ -25,6 +25,7 @@ type commands struct {
 	Serve         serveCmd        `cmd:"" help:"Serve the API and send webhooks."`
 	Demo          demoCmd         `cmd:"" help:"Show everything in one go, on a temporary file."`
 	Listen        listenCmd       `cmd:"" help:"A local receiver that verifies signatures and prints what arrives."`
+	DevUpstream   devUpstreamCmd  `cmd:"" name:"dev-upstream" help:"A stand-in for the upstream partner API, on the loopback, that breaks on demand."`
 	Migrate       migrateCmd      `cmd:"" help:"The file's schema: bring it up to date, or show its status."`
 	Config        configCmd       `cmd:"" help:"Print every environment variable with its value and meaning."`
 	Customers     customersCmd    `cmd:"" help:"Customers: add, list, show, set-tier, set-limit, set-beta, opt-out."`

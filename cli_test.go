@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,7 +13,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -27,6 +31,8 @@ import (
 //	capture NAME REGEXP     set a variable to what its group finds in the last standard output
 //	serving                 start a server on JPINTEL_DB until the script ends
 //	delivered               put a customer, a subscription and a delivered event into JPINTEL_DB; sets SUB, EVENT, DELIVERY
+//	upstream ARGS…          start jpintel dev-upstream until the script ends; sets UPSTREAM and TOKEN
+//	call STATUS METHOD URL [BODY]  call it with TOKEN and KEY, write what it answers to the file answer
 //	mode FILE BITS          FILE has these permissions, in octal
 func TestCommands(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -42,6 +48,7 @@ func TestCommands(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": cliExits, "isjson": cliIsJSON, "capture": cliCapture,
 			"serving": cliServing, "delivered": cliDelivered, "mode": cliMode,
+			"upstream": cliUpstream, "call": cliCall,
 		},
 	})
 }
@@ -105,6 +112,52 @@ func cliDelivered(ts *testscript.TestScript, _ bool, _ []string) {
 	ts.Setenv("EVENT", got.Header.Get("webhook-id"))
 	ts.Setenv("DELIVERY", got.Header.Get("X-Jpintel-Delivery"))
 	ts.Setenv("SECRET", sub.Secret)
+}
+
+func cliUpstream(ts *testscript.TestScript, _ bool, args []string) {
+	t := ts.Value(cliTest{}).(testing.TB)
+	lines := make(chan string, 2)
+	p := procStart(t, procCommand(append([]string{"dev-upstream", "--addr", "127.0.0.1:0", "--json"}, args...)), func(line []byte) { lines <- string(line) })
+	var line upstreamLine
+	select {
+	case text := <-lines:
+		ts.Check(json.Unmarshal([]byte(text), &line))
+	case <-p.exited:
+		ts.Fatalf("it did not start: %s", p.err)
+	case <-time.After(procPatience):
+		ts.Fatalf("it does not serve")
+	}
+	ts.Setenv("UPSTREAM", line.BaseURL)
+	ts.Setenv("CONTROL", strings.TrimSuffix(line.BaseURL, "/v1"))
+	ts.Setenv("TOKEN", line.Token)
+	ts.Defer(func() {
+		p.signal(syscall.SIGTERM)
+		p.want(exitDone)
+		if got := strings.Count(p.out.String(), "\n"); got != 1 || p.err.String() != "" {
+			t.Errorf("it has printed %d lines: %s%s", got, p.out, p.err)
+		}
+	})
+}
+
+func cliCall(ts *testscript.TestScript, _ bool, args []string) {
+	body := ""
+	if len(args) > 3 {
+		body = args[3]
+	}
+	req, err := http.NewRequest(args[1], args[2], strings.NewReader(body))
+	ts.Check(err)
+	req.Header.Set("Authorization", "Bearer "+ts.Getenv("TOKEN"))
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Idempotency-Key", ts.Getenv("KEY"))
+	answer, err := http.DefaultClient.Do(req)
+	ts.Check(err)
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	ts.Check(err)
+	if strconv.Itoa(answer.StatusCode) != args[0] {
+		ts.Fatalf("%s: status %d, want %s: %s", args[2], answer.StatusCode, args[0], text)
+	}
+	ts.Check(os.WriteFile(ts.MkAbs("answer"), text, 0o600))
 }
 
 func cliMode(ts *testscript.TestScript, _ bool, args []string) {
