@@ -205,6 +205,7 @@ func (m *model) disable(s *modelSub, reason Reason, byService bool) {
 
 func (m *model) enable(s *modelSub) {
 	s.reason, s.streak, s.dead, s.open, s.since = "", 0, 0, false, len(m.events)
+	s.lastUnresolved = false
 }
 
 // request takes what a receiver saw.

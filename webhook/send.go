@@ -237,7 +237,7 @@ func (s *Sender) send(parent context.Context, r Request, now time.Time) Result {
 	}
 	defer resp.Body.Close()
 	res := judge(resp.StatusCode)
-	res.RemoteAddr, res.RetryAfter = address, retryAfter(resp.Header.Get("Retry-After"), now)
+	res.RemoteAddr, res.RetryAfter = address, retryAfter(resp.Header.Get("Retry-After"), time.Now()) // a date is counted from the answer on
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		return res // its body is the connection itself, which no deadline ends: never read
 	}

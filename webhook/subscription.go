@@ -227,7 +227,7 @@ func disable(tx *store.Tx, subSeq int64, reason Reason) (bool, error) {
 // noted as missed.
 func enable(tx *store.Tx, subSeq int64) error {
 	_, err := tx.Exec(`
-		UPDATE webhook_subscriptions SET disabled_at_ms = NULL, disabled_reason = NULL, failures_streak = 0, dead_letters = 0, probation = 1,
+		UPDATE webhook_subscriptions SET disabled_at_ms = NULL, disabled_reason = NULL, failures_streak = 0, last_dns = 0, dead_letters = 0, probation = 1,
 		  failing_since_ms = NULL, failing_warned_at_ms = NULL,
 		  since_seq = COALESCE((SELECT MAX(seq) FROM outbox_events WHERE seq > since_seq), since_seq)
 		WHERE sub_seq = $1 AND deleted_at_ms IS NULL`, subSeq)

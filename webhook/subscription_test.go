@@ -143,17 +143,17 @@ func TestSetTier(t *testing.T) {
 		_, err := disable(tx, subSeq(t, s, paused.SubscriptionID), ReasonUser)
 		return err
 	})
-	exec(t, s.DB, `UPDATE webhook_subscriptions SET failures_streak = 7, probation = 0`)
+	exec(t, s.DB, `UPDATE webhook_subscriptions SET failures_streak = 7, last_dns = 1, probation = 0`)
 	setTier := func(tier store.Tier) {
 		t.Helper()
 		write(t, s.DB, func(tx *store.Tx) error { return SetTier(tx, "cus_a", tier) })
 	}
 	states := func() []string {
-		return lines(t, s.DB, `SELECT COALESCE(disabled_reason, 'active'), generation, failures_streak, probation FROM webhook_subscriptions ORDER BY sub_seq`)
+		return lines(t, s.DB, `SELECT COALESCE(disabled_reason, 'active'), generation, failures_streak, last_dns, probation FROM webhook_subscriptions ORDER BY sub_seq`)
 	}
 	for range 2 { // again changes nothing
 		setTier(store.TierFree)
-		if want := []string{"tier 2 7 0", "user 2 7 0", "tier 2 7 0", "active 1 7 0"}; !slices.Equal(states(), want) {
+		if want := []string{"tier 2 7 1 0", "user 2 7 1 0", "tier 2 7 1 0", "active 1 7 1 0"}; !slices.Equal(states(), want) {
 			t.Errorf("free: %q, want %q", states(), want)
 		}
 	}
@@ -163,7 +163,7 @@ func TestSetTier(t *testing.T) {
 	publish(t, s, updated("UNI-1", nil))
 	for range 2 {
 		setTier(store.TierPaid)
-		if want := []string{"active 2 0 1", "user 2 7 0", "user 2 7 0", "active 1 7 0"}; !slices.Equal(states(), want) {
+		if want := []string{"active 2 0 0 1", "user 2 7 1 0", "user 2 7 1 0", "active 1 7 1 0"}; !slices.Equal(states(), want) {
 			t.Errorf("paid again: %q, want %q", states(), want)
 		}
 	}
