@@ -145,6 +145,9 @@ func (r *reader) optional(name string) string {
 // idForm leaves out what would need escaping in a path or a key.
 var idForm = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}$`)
 
+// ValidID reports whether a text can be an id of the upstream's.
+func ValidID(id string) bool { return idForm.MatchString(id) }
+
 // id is an id that goes into paths and keys later.
 func (r *reader) id(name string) string {
 	id := r.text(name)
