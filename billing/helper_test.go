@@ -429,3 +429,34 @@ func (b *bench) strings(query string, args ...any) []string {
 	}
 	return all
 }
+
+// failFirst answers the first so many mutations with a 502 of a proxy's.
+func failFirst(count int) func(int, http.ResponseWriter, *http.Request) bool {
+	return func(n int, w http.ResponseWriter, _ *http.Request) bool {
+		if n > count {
+			return false
+		}
+		w.Header().Set("Content-Type", "text/html")
+		w.WriteHeader(502)
+		_, _ = io.WriteString(w, "<html>Bad Gateway</html>")
+		return true
+	}
+}
+
+// on applies a fault to the nth mutation alone.
+func on(nth int, fault func(w http.ResponseWriter) bool) func(int, http.ResponseWriter, *http.Request) bool {
+	return func(n int, w http.ResponseWriter, _ *http.Request) bool { return n == nth && fault(w) }
+}
+
+func (b *bench) stepOnce() {
+	b.t.Helper()
+	if _, err := b.engine.Step(context.Background(), b.DB.BootID+"/1"); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// dueNow has everything that is open be due.
+func (b *bench) dueNow() {
+	b.t.Helper()
+	b.exec(`UPDATE partner_operations SET next_attempt_at_ms = 0 WHERE finished_at_ms IS NULL`)
+}
