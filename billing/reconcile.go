@@ -114,8 +114,8 @@ func (e *Engine) shouldReplay(ctx context.Context, o *Operation) (bool, error) {
 	var since int
 	err := q.QueryRow(`
 		SELECT COALESCE((SELECT outcome FROM operation_attempts WHERE operation_id = $1 ORDER BY attempt_no DESC LIMIT 1), ''),
-		  (SELECT COUNT(*) FROM operation_attempts WHERE operation_id = $1 AND started_at_ms > $2 AND outcome NOT IN ('not_begun', 'not_sent', 'upstream_auth'))`,
-		o.OperationID, o.reconcilingSince.UnixMilli()).Scan(&last, &since)
+		  (SELECT COUNT(*) FROM operation_attempts WHERE operation_id = $1 AND kind = $2 AND started_at_ms >= $3 AND outcome NOT IN ('not_begun', 'not_sent', 'upstream_auth'))`,
+		o.OperationID, kindReconcile, o.reconcilingSince.UnixMilli()).Scan(&last, &since)
 	if err != nil {
 		return false, fmt.Errorf("reading attempts: %w", err)
 	}

@@ -12,7 +12,7 @@ import (
 // Attempt is one request of an operation.
 type Attempt struct {
 	Attempt    int        `json:"attempt"`
-	Kind       string     `json:"kind"` // send or replay
+	Kind       string     `json:"kind"` // send, replay, or reconcile: a replay that is to tell what has happened
 	StartedAt  time.Time  `json:"started_at"`
 	FinishedAt *time.Time `json:"finished_at"` // null: under way
 	Outcome    *string    `json:"outcome"`

@@ -93,11 +93,16 @@ func (o *Operation) stop(tx *store.Tx, code, message string) error {
 	return o.change(tx, `status = 'reconciliation_needed', reconciling_since_ms = NULL, hold_reason = NULL, last_error_code = $1, last_error_message = $2`, code, message)
 }
 
+// kindReconcile is the kind of a replay that is to tell what has happened.
+const kindReconcile = "reconcile"
+
 // begin (T4) records an attempt before the first byte of it leaves. The lease
 // stays. It returns the attempt's number.
 func (o *Operation) begin(tx *store.Tx) (attempt int, err error) {
 	kind := "send"
-	if o.SendState != "not_sent" {
+	if o.Status == Reconciling {
+		kind = kindReconcile
+	} else if o.SendState != "not_sent" {
 		kind = "replay"
 	}
 	n, err := tx.Update(`
@@ -142,7 +147,7 @@ func finishAttempt(tx *store.Tx, operationID string, attempt int, out modelgate.
 // succeed (T5) ends the operation with its target, and everything that follows
 // from it happens in the same transaction.
 func (o *Operation) succeed(ctx context.Context, tx *store.Tx, r rules, out modelgate.Outcome) error {
-	err := o.change(tx, `status = 'succeeded', send_state = 'answered', target_public_id = $1, model_gate_request_id = COALESCE($2, model_gate_request_id),
+	err := o.change(tx, `status = 'succeeded', send_state = CASE send_state WHEN 'not_sent' THEN send_state ELSE 'answered' END, target_public_id = $1, model_gate_request_id = COALESCE($2, model_gate_request_id),
 		hold_reason = NULL, reconciling_since_ms = NULL, last_error_code = NULL, last_error_message = NULL, finished_at_ms = $3`,
 		out.Answer.TargetID, store.Nullable(out.RequestID), tx.NowMS())
 	if err != nil {

@@ -105,7 +105,7 @@ CREATE TABLE operation_attempts (
   operation_id        TEXT    NOT NULL REFERENCES partner_operations (operation_id),
   attempt_no          INTEGER NOT NULL CHECK (attempt_no > 0),
   lock_token          INTEGER NOT NULL, -- of the claim that it was made under
-  kind                TEXT    NOT NULL CHECK (kind IN ('send', 'replay')),
+  kind                TEXT    NOT NULL CHECK (kind IN ('send', 'replay', 'reconcile')), -- reconcile: a replay that is to tell what has happened
   started_at_ms       INTEGER NOT NULL,
   finished_at_ms      INTEGER,          -- NULL: under way, or this program died
   wrote_request       INTEGER CHECK (wrote_request IN (0, 1)),
