@@ -1,0 +1,265 @@
+package billing
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"jpintel/store"
+)
+
+// run starts a worker and returns what stops it.
+func (b *bench) run(opt WorkerOptions) (stop func()) {
+	b.t.Helper()
+	w := NewWorker(b.engine, opt)
+	b.Wake = w.Wake
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	return func() {
+		cancel()
+		if err := <-done; err != nil {
+			b.t.Error(err)
+		}
+	}
+}
+
+func TestTheWorkerDoesWhatIsAccepted(t *testing.T) {
+	simulated(t, func(t *testing.T, b *bench) {
+		stop := b.run(WorkerOptions{})
+		for i := range 10 {
+			b.signUp(fmt.Sprint("cus_", i))
+		}
+		time.Sleep(10 * time.Second)
+		for i := range 10 {
+			b.wantStatus(fmt.Sprint("cus_", i), Ready)
+		}
+		stop()
+		b.once()
+	})
+}
+
+// S78: with the switch on nothing leaves; what was accepted is done afterwards.
+func TestS78TheKillSwitch(t *testing.T) {
+	simulated(t, func(t *testing.T, b *bench) {
+		stop := b.run(WorkerOptions{KillSwitch: true})
+		b.signUp("cus_a")
+		time.Sleep(time.Hour)
+		stop()
+		if len(b.partner.sent) != 0 {
+			t.Errorf("%d requests", len(b.partner.sent))
+		}
+		b.wantStatus("cus_a", Provisioning)
+		stop = b.run(WorkerOptions{})
+		time.Sleep(10 * time.Second)
+		stop()
+		b.wantStatus("cus_a", Ready)
+	})
+}
+
+// S25 and S26: what holds operations is tried once a minute, and they go on.
+func TestS25TheProbeEndsHolds(t *testing.T) {
+	for name, code := range map[string]int{holdAuth: 401, holdWallet: 402} {
+		t.Run(name, func(t *testing.T) {
+			simulated(t, func(t *testing.T, b *bench) {
+				b.partner.before = on(1, func(w http.ResponseWriter) bool { return status(w, code, "x") })
+				b.partner.wallet = "0.00"
+				stop := b.run(WorkerOptions{})
+				b.signUp("cus_a")
+				time.Sleep(30 * time.Second)
+				if o := b.want("cus_a", CreateGroup, FailedRetryable); deref(o.Hold) != name {
+					t.Errorf("hold %s", deref(o.Hold))
+				}
+				time.Sleep(time.Minute)
+				b.wantStatus("cus_a", Ready)
+				stop()
+			})
+		})
+	}
+}
+
+// The wallet frees what it is large enough for, by value and not as text.
+func TestTheWalletFreesWhatItCanPay(t *testing.T) {
+	simulated(t, func(t *testing.T, b *bench) {
+		b.signUp("cus_a")
+		b.signUp("cus_b")
+		b.step()
+		b.limit("cus_a", "9.50")
+		b.limit("cus_b", "100.00")
+		b.exec(`UPDATE partner_operations SET hold_reason = 'partner_wallet_low' WHERE action = 'set_limit'`)
+		b.partner.wallet = "10.00"
+		if err := b.engine.Probe(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if a, c := b.operation("cus_a", SetLimit), b.operation("cus_b", SetLimit); a.Hold != nil || c.Hold == nil {
+			t.Errorf("%s, %s", deref(a.Hold), deref(c.Hold))
+		}
+	})
+}
+
+// S40: sixteen owners on one file, some of them commands: each operation has one
+// at a time, and each customer one operation.
+func TestS40OneOwnerAtATime(t *testing.T) {
+	b := newBench(t)
+	const customers = 20
+	for i := range customers {
+		b.signUp(fmt.Sprint("cus_", i))
+	}
+	var mu sync.Mutex
+	byCustomer, overlap := map[string]int{}, 0
+	b.partner.before = func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+		who := r.URL.Path // of one group, and so of one customer, but for the first
+		if who != "/groups" {
+			mu.Lock()
+			byCustomer[who]++
+			if byCustomer[who] > 1 {
+				overlap++
+			}
+			mu.Unlock()
+			defer func() { mu.Lock(); byCustomer[who]--; mu.Unlock() }()
+		}
+		return false
+	}
+	var all sync.WaitGroup
+	for i := range 16 {
+		owner := fmt.Sprintf("%s/%d", b.DB.BootID, i)
+		if i > 11 {
+			owner = fmt.Sprintf("boot_command%d%s", i, commandOwner)
+		}
+		all.Go(func() {
+			for quiet := 0; quiet < 50; {
+				worked, err := b.engine.Step(context.Background(), owner)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if quiet++; worked {
+					quiet = 0
+				}
+			}
+		})
+	}
+	all.Wait()
+	b.step()
+	for i := range customers {
+		b.wantStatus(fmt.Sprint("cus_", i), Ready)
+	}
+	if overlap > 0 || len(b.partner.groups) != customers || len(b.partner.keys) != customers || len(b.partner.sent) != 3*customers {
+		t.Errorf("%d overlaps, %d groups, %d keys, %d requests", overlap, len(b.partner.groups), len(b.partner.keys), len(b.partner.sent))
+	}
+	b.once()
+}
+
+// The server frees what its earlier boots have left, and no command's.
+func TestLeasesOfEarlierBootsAreReleased(t *testing.T) {
+	b := newBench(t)
+	b.signUp("cus_a")
+	until := time.Now().Add(time.Hour).UnixMilli()
+	for owner, want := range map[string]int64{"boot_1/1": 1, "boot_1" + commandOwner: 0, b.DB.BootID + "/3": 0} {
+		b.exec(`UPDATE partner_operations SET locked_by = $1, locked_until_ms = $2 WHERE action = 'create_group'`, owner, until)
+		var n int64
+		if err := b.DB.Write(context.Background(), func(tx *store.Tx) (err error) {
+			n, err = releaseLeases(tx, b.DB.BootID)
+			return err
+		}); err != nil || n != want {
+			t.Errorf("%s: %d (%v)", owner, n, err)
+		}
+	}
+}
+
+// S79 in small: whatever goes wrong where, it ends in one of each, or with
+// somebody to look at it; and never in two of anything.
+func TestS79RandomFaults(t *testing.T) {
+	rounds := 12
+	if testing.Short() {
+		rounds = 3
+	}
+	for seed := range rounds {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { randomFaults(t, newPipeBench(t), rand.New(rand.NewPCG(uint64(seed), 1))) })
+		})
+	}
+}
+
+func randomFaults(t *testing.T, b *bench, random *rand.Rand) {
+	var mu sync.Mutex
+	calm := false
+	fault := func(w http.ResponseWriter, after bool) bool {
+		mu.Lock()
+		kind := random.IntN(14)
+		quiet := calm
+		mu.Unlock()
+		switch {
+		case quiet:
+			return false
+		case kind < 2:
+			return cut()
+		case kind == 2:
+			return status(w, 500, "internal")
+		case kind == 3:
+			w.WriteHeader(502)
+			return true
+		case kind == 4 && !after: // after it was done, the upstream would not say so
+			w.Header().Set("Retry-After", "5")
+			return status(w, 429, "rate")
+		case kind == 5 && after:
+			_, _ = w.Write([]byte(`{"id":`))
+			return true
+		}
+		return false
+	}
+	b.partner.before = func(_ int, w http.ResponseWriter, _ *http.Request) bool { return fault(w, false) }
+	b.partner.after = func(_ int, w http.ResponseWriter, _ *http.Request) bool { return fault(w, true) }
+	const customers = 4
+	for i := range customers {
+		b.signUp(fmt.Sprint("cus_", i))
+	}
+	for range 200 {
+		switch random.IntN(6) {
+		case 0: // a crash in the middle of a claim, before or after the attempt's record
+			crash(b, random.IntN(2) == 0)
+		case 1:
+			time.Sleep(time.Duration(random.IntN(600)) * time.Second)
+		default:
+			b.stepOnce()
+		}
+	}
+	mu.Lock()
+	calm = true
+	mu.Unlock()
+	b.work(72 * time.Hour)
+	for i := range customers {
+		customer := fmt.Sprint("cus_", i)
+		got, err := customerStatus(b.DB.Reader(context.Background()), customer)
+		if err != nil || got != Ready && got != NeedsAttention {
+			t.Errorf("%s is %s (%v)", customer, got, err)
+		}
+		parent := b.operation(customer, ProvisionCustomer)
+		if got == NeedsAttention && (parent.Status != ReconciliationNeeded || *parent.Phase != PhaseSecretLost) {
+			t.Errorf("%s: %s %s", customer, parent.Status, *parent.Phase)
+		}
+	}
+	if len(b.partner.groups) != customers || len(b.partner.keys) > customers {
+		t.Errorf("%d groups, %d keys", len(b.partner.groups), len(b.partner.keys))
+	}
+	b.once()
+}
+
+// crash claims an operation for a server that dies, with or without an attempt.
+func crash(b *bench, begun bool) {
+	b.t.Helper()
+	if err := b.DB.Write(context.Background(), func(tx *store.Tx) error {
+		o, err := claim(tx, "boot_before/1", "")
+		if err == nil && o != nil && begun {
+			_, err = o.begin(tx)
+		}
+		return err
+	}); err != nil {
+		b.t.Fatal(err)
+	}
+}
