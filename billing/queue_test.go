@@ -142,7 +142,7 @@ func TestListsOfOperations(t *testing.T) {
 	for _, o := range page.Data {
 		got = append(got, string(o.Action)+" "+string(o.Status))
 	}
-	if err != nil || !slices.Equal(got, []string{"provision_customer succeeded", "create_group succeeded", "create_key succeeded", "set_initial_limit succeeded"}) {
+	if err != nil || !slices.Equal(got, []string{"set_initial_limit succeeded", "create_key succeeded", "create_group succeeded", "provision_customer succeeded"}) {
 		t.Errorf("%q (%v)", got, err)
 	}
 	if page, err := b.Operations(context.Background(), OperationsRequest{Status: Pending}); err != nil || len(page.Data) != 2 || page.Data[0].CustomerID != "cus_b" {
@@ -151,7 +151,7 @@ func TestListsOfOperations(t *testing.T) {
 	if _, err := b.Operations(context.Background(), OperationsRequest{Status: "done"}); store.CodeOf(err) != store.CodeInvalid {
 		t.Errorf("%v", err)
 	}
-	record, err := b.Record(context.Background(), RecordRequest{page.Data[0].OperationID})
+	record, err := b.Record(context.Background(), RecordRequest{page.Data[3].OperationID})
 	if err != nil || len(record.Children) != 3 || record.Request != nil {
 		t.Errorf("%+v (%v)", record, err)
 	}

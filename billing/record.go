@@ -130,7 +130,7 @@ type OperationsRequest struct {
 	Status     Status `query:"status" json:"-"`
 }
 
-// Operations lists operations, the oldest first.
+// Operations lists operations, the newest first.
 func (s *Service) Operations(ctx context.Context, r OperationsRequest) (page store.Page[*Operation], err error) {
 	if r.Status != "" && !r.Status.Valid() {
 		return page, store.Errorf(store.CodeInvalid, "status: want pending, succeeded, failed_retryable, failed_final, reconciling or reconciliation_needed")
@@ -141,7 +141,7 @@ func (s *Service) Operations(ctx context.Context, r OperationsRequest) (page sto
 	}
 	found, err := s.DB.Reader(ctx).Query(`
 		SELECT `+operationColumns+` FROM partner_operations
-		WHERE operation_seq > $1 AND ($2 = '' OR customer_id = $2) AND ($3 = '' OR status = $3) ORDER BY operation_seq LIMIT $4`,
+		WHERE ($1 = 0 OR operation_seq < $1) AND ($2 = '' OR customer_id = $2) AND ($3 = '' OR status = $3) ORDER BY operation_seq DESC LIMIT $4`,
 		after, r.CustomerID, string(r.Status), rows)
 	if err != nil {
 		return page, fmt.Errorf("listing operations: %w", err)

@@ -75,6 +75,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		return err
 	})
 	if w.off || err != nil {
+		w.engine.Log.Warn("operations_wait", "upstream_configured", w.engine.Client != nil)
 		return err
 	}
 	var all sync.WaitGroup
