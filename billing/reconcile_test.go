@@ -158,9 +158,9 @@ func TestS73AListThatLags(t *testing.T) {
 		b.partner.hideList = false
 		b.partner.mu.Unlock()
 		b.work(time.Hour)
-		b.want("cus_a", CreateGroup, Succeeded)
-		if len(b.partner.groups) != 1 {
-			t.Errorf("%d groups", len(b.partner.groups))
+		o := b.want("cus_a", CreateGroup, Succeeded)
+		if got := b.evidence(o); len(b.partner.groups) != 1 || !slices.Equal(got, []string{"groups succeeded grp_1"}) {
+			t.Errorf("%d groups; it was looked at too early: %q", len(b.partner.groups), got)
 		}
 	})
 }

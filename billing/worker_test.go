@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -102,27 +104,45 @@ func TestTheWalletFreesWhatItCanPay(t *testing.T) {
 	})
 }
 
-// S40: sixteen owners on one file, some of them commands: each operation has one
-// at a time, and each customer one operation.
+// S40: sixteen owners on one file, some of them commands, and several operations
+// of each customer at once: each operation has one owner at a time, and each
+// customer one operation.
 func TestS40OneOwnerAtATime(t *testing.T) {
 	b := newBench(t)
-	const customers = 20
+	const customers = 8
+	ctx := context.Background()
 	for i := range customers {
 		b.signUp(fmt.Sprint("cus_", i))
 	}
-	var mu sync.Mutex
-	byCustomer, overlap := map[string]int{}, 0
-	b.partner.before = func(_ int, _ http.ResponseWriter, r *http.Request) bool {
-		who := r.URL.Path // of one group, and so of one customer, but for the first
-		if who != "/groups" {
-			mu.Lock()
-			byCustomer[who]++
-			if byCustomer[who] > 1 {
-				overlap++
+	b.step()
+	for i := range customers {
+		customer := fmt.Sprint("cus_", i)
+		b.limit(customer, "250.00")
+		b.limit(customer, "300.00")
+		for _, purpose := range []string{"a", "b", "c"} {
+			if _, err := b.ChangeKey(ctx, KeyRequest{Key: purpose + customer, CustomerID: customer, Action: "create", Purpose: purpose}); err != nil {
+				t.Fatal(err)
 			}
-			mu.Unlock()
-			defer func() { mu.Lock(); byCustomer[who]--; mu.Unlock() }()
 		}
+		if _, err := b.Freeze(ctx, SpendRequest{Key: customer, CustomerID: customer, CauseRef: "dp_1"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var mu sync.Mutex
+	running, overlaps := map[string]int{}, 0
+	b.partner.before = func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+		group := strings.Split(r.URL.Path, "/")[2]
+		mu.Lock()
+		running[group]++
+		overlaps += running[group] - 1
+		mu.Unlock()
+		runtime.Gosched() // others may come in between
+		return false
+	}
+	b.partner.after = func(_ int, _ http.ResponseWriter, r *http.Request) bool {
+		mu.Lock()
+		running[strings.Split(r.URL.Path, "/")[2]]--
+		mu.Unlock()
 		return false
 	}
 	var all sync.WaitGroup
@@ -132,13 +152,13 @@ func TestS40OneOwnerAtATime(t *testing.T) {
 			owner = fmt.Sprintf("boot_command%d%s", i, commandOwner)
 		}
 		all.Go(func() {
-			for quiet := 0; quiet < 50; {
-				worked, err := b.engine.Step(context.Background(), owner)
+			for quiet := 0; quiet < 20; quiet++ {
+				worked, err := b.engine.Step(ctx, owner)
 				if err != nil {
 					t.Error(err)
 					return
 				}
-				if quiet++; worked {
+				if worked {
 					quiet = 0
 				}
 			}
@@ -147,10 +167,10 @@ func TestS40OneOwnerAtATime(t *testing.T) {
 	all.Wait()
 	b.step()
 	for i := range customers {
-		b.wantStatus(fmt.Sprint("cus_", i), Ready)
+		b.wantStatus(fmt.Sprint("cus_", i), Frozen)
 	}
-	if overlap > 0 || len(b.partner.groups) != customers || len(b.partner.keys) != customers || len(b.partner.sent) != 3*customers {
-		t.Errorf("%d overlaps, %d groups, %d keys, %d requests", overlap, len(b.partner.groups), len(b.partner.keys), len(b.partner.sent))
+	if overlaps > 0 || len(b.partner.groups) != customers || len(b.partner.keys) != 4*customers || len(b.partner.sent) != 9*customers {
+		t.Errorf("%d overlaps, %d groups, %d keys, %d requests", overlaps, len(b.partner.groups), len(b.partner.keys), len(b.partner.sent))
 	}
 	b.once()
 }
