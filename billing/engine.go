@@ -61,6 +61,8 @@ func (e *Engine) stepOn(ctx context.Context, owner, id string) (worked bool, err
 
 // process decides what a claimed operation needs.
 func (e *Engine) process(ctx context.Context, o *Operation) error {
+	ctx, cancel := context.WithDeadline(ctx, o.lockedUntil.Add(-leaseMargin)) // of what is read
+	defer cancel()
 	if done, err := e.readLate(ctx, o); done || err != nil {
 		return err
 	}

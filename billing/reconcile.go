@@ -97,6 +97,9 @@ func (e *Engine) reconcile(ctx context.Context, o *Operation) error {
 	if err != nil {
 		return err
 	}
+	if errors.Is(ctx.Err(), context.Canceled) { // this program is stopping: what it has read is no evidence
+		return e.giveBack(ctx, o, time.Now())
+	}
 	if e.recovering(o) && time.Since(o.CreatedAt) >= replayWindow { // when it was first sent is not known
 		inWindow = false
 	}
@@ -354,16 +357,27 @@ func (e *Engine) lookAtGroup(ctx context.Context, o *Operation) finding {
 var auditActions = map[Action]string{CreateGroup: "group.create", CreateKey: "key.create", SetLimit: "limit.update", SetInitialLimit: "limit.update",
 	RevokeKey: "key.revoke", FreezeGroup: "group.update", ThawGroup: "group.update"}
 
+// auditTarget is the object that an operation changes; "": it makes one.
+func auditTarget(o *Operation) string {
+	switch o.Action {
+	case SetLimit, SetInitialLimit, RevokeKey:
+		return o.Intent
+	case FreezeGroup, ThawGroup:
+		return groupOf(o)
+	}
+	return ""
+}
+
 // lookAtAudit looks for a change that the upstream has noted although its object
 // is not to be seen. An event counts as ours by the request id of one of our
 // sends or by our reference, never by its time alone.
 func (e *Engine) lookAtAudit(ctx context.Context, o *Operation, last, date time.Time) finding {
-	q := modelgate.AuditQuery{Action: auditActions[o.Action]}
+	margin := auditMargin
+	if !date.IsZero() {
+		margin += time.Since(date).Abs()
+	}
+	q := modelgate.AuditQuery{Action: auditActions[o.Action], TargetID: auditTarget(o), From: o.CreatedAt.Add(-margin), To: time.Now().Add(margin)}
 	if !last.IsZero() {
-		margin := auditMargin
-		if !date.IsZero() {
-			margin += time.Since(date).Abs()
-		}
 		q.From, q.To = o.FirstSentAt.Add(-margin), last.Add(margin)
 	}
 	found, err := e.Client.Audit(ctx, q)

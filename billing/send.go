@@ -32,7 +32,8 @@ func (e *Engine) send(ctx context.Context, o *Operation) error {
 	o.AttemptCount++
 	started := time.Now()
 	until := o.lockedUntil.Add(-leaseMargin)
-	sending, cancel := context.WithDeadline(ctx, until)
+	// A stop waits for it: whoever cuts it off has to find out what became of it.
+	sending, cancel := context.WithDeadline(context.WithoutCancel(ctx), until)
 	defer cancel()
 	out := e.Client.Send(sending, o.request, until)
 	e.Log.Info("operation_attempt", "operation_id", o.OperationID, "action", string(o.Action), "customer_id_hash", e.DB.Keys.HashID(o.CustomerID),

@@ -67,7 +67,7 @@ func (w *Worker) Wake() {
 // Run works until ctx ends, and returns when nothing of it is in flight. What
 // earlier boots of the server had claimed is free again.
 func (w *Worker) Run(ctx context.Context) error {
-	err := w.engine.DB.Write(ctx, func(tx *store.Tx) error {
+	err := w.engine.DB.Write(context.WithoutCancel(ctx), func(tx *store.Tx) error {
 		n, err := releaseLeases(tx, w.engine.DB.BootID)
 		if n > 0 {
 			w.engine.Log.Info("operations_recovered", "released", n)
