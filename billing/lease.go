@@ -21,11 +21,15 @@ const (
 // commandOwner ends the lease owner's name of a CLI command.
 const commandOwner = "/cli"
 
+// longestLease is leaseTime in milliseconds, for SQL: a lease that seems to last
+// longer was given before our clock was set back, and holds no more.
+const longestLease = "60000"
+
 // waits is the condition on operation o under which its turn has not come: $1 is
 // now. Limits land in the order in which they were accepted, and so do freezing
 // and thawing.
 const waits = `
-	EXISTS (SELECT 1 FROM partner_operations p WHERE p.customer_id = o.customer_id AND p.operation_id <> o.operation_id AND p.locked_until_ms >= $1)
+	EXISTS (SELECT 1 FROM partner_operations p WHERE p.customer_id = o.customer_id AND p.operation_id <> o.operation_id AND p.locked_until_ms BETWEEN $1 AND $1 + ` + longestLease + `)
 	OR EXISTS (SELECT 1 FROM partner_operations p WHERE p.customer_id = o.customer_id AND p.operation_seq < o.operation_seq
 	  AND p.status IN ('pending', 'failed_retryable', 'reconciling')
 	  AND (o.action IN ('set_initial_limit', 'set_limit') AND p.action IN ('set_initial_limit', 'set_limit')
@@ -34,7 +38,7 @@ const waits = `
 
 // claimable is the condition on operation o under which it can be claimed now.
 const claimable = `o.action <> 'provision_customer' AND o.status IN ('pending', 'failed_retryable', 'reconciling') AND o.hold_reason IS NULL
-	AND o.next_attempt_at_ms <= $1 AND (o.locked_until_ms IS NULL OR o.locked_until_ms < $1) AND NOT (` + waits + `)`
+	AND o.next_attempt_at_ms <= $1 AND (o.locked_until_ms IS NULL OR o.locked_until_ms NOT BETWEEN $1 AND $1 + ` + longestLease + `) AND NOT (` + waits + `)`
 
 // claim (T2) takes the operation that has waited longest, or the one named, and
 // nothing where none can be had. While the lease holds nobody else has it, nor

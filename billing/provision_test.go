@@ -12,11 +12,11 @@ import (
 
 func TestASignUpMakesOneOfEach(t *testing.T) {
 	b := newBench(t)
-	parent := b.signUp("cus_a")
+	b.signUp("cus_a")
 	b.wantStatus("cus_a", Provisioning)
 	b.step()
 	b.wantStatus("cus_a", Ready)
-	parent = b.want("cus_a", ProvisionCustomer, Succeeded)
+	parent := b.want("cus_a", ProvisionCustomer, Succeeded)
 	if *parent.Phase != PhaseProvisioned || deref(parent.TargetID) != "grp_1" {
 		t.Errorf("%+v", parent)
 	}

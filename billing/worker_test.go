@@ -192,6 +192,18 @@ func TestLeasesOfEarlierBootsAreReleased(t *testing.T) {
 	}
 }
 
+// S37: a clock that is set back leaves leases that seem to last for days.
+func TestS37LeasesAreReclaimable(t *testing.T) {
+	b := newBench(t)
+	b.signUp("cus_a")
+	if longestLease != number(leaseTime.Milliseconds()) {
+		t.Fatalf("longestLease is %s", longestLease)
+	}
+	b.exec(`UPDATE partner_operations SET locked_by = 'boot_1/cli', locked_until_ms = $1 WHERE action = 'create_group'`, time.Now().Add(2*24*time.Hour).UnixMilli())
+	b.step()
+	b.wantStatus("cus_a", Ready)
+}
+
 // S79 in small: whatever goes wrong where, it ends in one of each, or with
 // somebody to look at it; and never in two of anything.
 func TestS79RandomFaults(t *testing.T) {
