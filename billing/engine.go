@@ -138,7 +138,12 @@ func (e *Engine) inWindow(ctx context.Context, o *Operation) (bool, error) {
 	if err != nil && found.Status == 0 { // a send would not get through either
 		return false, e.giveBack(ctx, o, now.Add(e.backoff(o.AttemptCount)))
 	}
-	return found.Date.IsZero() || o.maySend(found.Date), nil
+	if found.Date.IsZero() {
+		return true, nil
+	}
+	// Where the upstream has not come to our first send yet, our clock was ahead
+	// then, and the deadline is too late.
+	return o.maySend(found.Date) && !found.Date.Before(o.FirstSentAt.Add(-clockDoubt)), nil
 }
 
 // giveBack releases the claim until then, and returns errGivenBack for whoever

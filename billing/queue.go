@@ -1,6 +1,7 @@
 package billing
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -51,6 +52,11 @@ func (s *Service) Retry(ctx context.Context, r RetryRequest) (Record, error) {
 		}
 		if o.Status == ReconciliationNeeded && !o.maySend(tx.Now) {
 			return store.Errorf(store.CodeConflict, "the upstream may have forgotten the Idempotency-Key: reconcile, or resolve")
+		}
+		if o.Hold != nil && *o.Hold == holdAuth { // what holds one holds all
+			if _, err := tx.Exec(`UPDATE partner_operations SET hold_reason = NULL, next_attempt_at_ms = $1 WHERE hold_reason = $2`, tx.NowMS(), holdAuth); err != nil {
+				return fmt.Errorf("ending a hold: %w", err)
+			}
 		}
 		return s.goOn(tx, o, `status = CASE status WHEN 'reconciliation_needed' THEN CASE send_state WHEN 'not_sent' THEN 'pending' ELSE 'failed_retryable' END ELSE status END,
 			reconciled_at_ms = CASE status WHEN 'reconciliation_needed' THEN $1 ELSE reconciled_at_ms END, replayed_5xx = 0`)
@@ -172,6 +178,9 @@ func (s *Service) resolveSucceeded(ctx context.Context, tx *store.Tx, o *Operati
 	if (o.Action == SetLimit || o.Action == SetInitialLimit || o.Action == RevokeKey) && target != o.Intent ||
 		(o.Action == FreezeGroup || o.Action == ThawGroup) && target != groupOf(o) {
 		return store.Errorf(store.CodeInvalid, "target_id: the operation is about another object")
+	}
+	if taken, err := targetTaken(tx, o, target); err != nil || taken {
+		return cmp.Or(err, store.Errorf(store.CodeConflict, "target_id: it was made by another operation"))
 	}
 	s.wake(tx)
 	return o.adopt(ctx, tx, s.rules(), modelgate.Answer{TargetID: target})

@@ -63,6 +63,29 @@ func TestGivingUpAndSigningUpAgain(t *testing.T) {
 	b.wantStatus("cus_a", Ready)
 }
 
+// Two customers never share an object, whatever the upstream answers.
+func TestAnObjectOfAnotherOperation(t *testing.T) {
+	b := newBench(t)
+	b.signUp("cus_a")
+	b.step()
+	b.partner.after = func(n int, w http.ResponseWriter, _ *http.Request) bool {
+		if n == 4 {
+			_, _ = w.Write([]byte(`{"id":"grp_1","external_ref":"cus_b:signup:1","name":"cus_b","status":"active","spend_limit":"0.00","period":"month"}`))
+		}
+		return n == 4
+	}
+	b.signUp("cus_b")
+	b.step()
+	o := b.want("cus_b", CreateGroup, ReconciliationNeeded)
+	if deref(o.ErrorCode) != "target_taken" {
+		t.Errorf("%s", deref(o.ErrorCode))
+	}
+	if _, err := b.Resolve(context.Background(), ResolveRequest{OperationID: o.OperationID, Who: "aki", Note: "n", Outcome: "succeeded", TargetID: "grp_1"}); store.CodeOf(err) != store.CodeConflict {
+		t.Errorf("%v", err)
+	}
+	b.wantStatus("cus_a", Ready)
+}
+
 // A person's word that it has happened is as good as a finding.
 func TestResolvedAsSucceeded(t *testing.T) {
 	b := newBench(t)

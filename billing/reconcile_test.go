@@ -111,6 +111,26 @@ func TestS37OurClockJumps(t *testing.T) {
 	}
 }
 
+// S37: our clock was days ahead when it was first sent, and is right again. The
+// deadline that was written down then is worth nothing.
+func TestS37OurClockWasAhead(t *testing.T) {
+	simulated(t, func(t *testing.T, b *bench) {
+		ahead := 9 * 24 * time.Hour
+		b.partner.clock = time.Now
+		b.partner.after = on(1, func(http.ResponseWriter) bool { return cut() })
+		b.signUp("cus_a")
+		b.stepOnce()
+		b.exec(`DROP TRIGGER partner_operations_identity`)
+		b.exec(`UPDATE partner_operations SET first_sent_at_ms = first_sent_at_ms + $1, replay_deadline_ms = replay_deadline_ms + $1 WHERE action = 'create_group'`, ahead.Milliseconds())
+		time.Sleep(8 * 24 * time.Hour)
+		b.work(time.Hour)
+		o := b.want("cus_a", CreateGroup, Succeeded)
+		if n := b.partner.byKey()[*o.Key]; n != 1 {
+			t.Errorf("it was sent %d times", n)
+		}
+	})
+}
+
 // Two looks that find nothing, a minute apart and when everything has settled:
 // then the same bytes go out once more under the same key.
 func TestWhatIsAbsentInTheWindowIsSentAgain(t *testing.T) {

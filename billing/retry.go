@@ -21,13 +21,13 @@ const (
 	maxBackoff       = 15 * time.Minute
 )
 
-// backoff is how long to wait after the nth send: a random share of a step that
+// backoff is how long to wait after so many sends: a random share of a step that
 // doubles. Full jitter: whoever failed together does not come back together.
-func (e *Engine) backoff(n int) time.Duration {
-	return time.Duration(e.jitter(int64(doubled(e.retryBase(), n, maxBackoff))))
+func (e *Engine) backoff(sends int) time.Duration {
+	return time.Duration(e.jitter(int64(doubled(e.retryBase(), sends-1, maxBackoff))))
 }
 
-// doubled is base·2ⁿ, at most limit.
+// doubled is base·2ⁿ, at most limit; base where n is negative.
 func doubled(base time.Duration, n int, limit time.Duration) time.Duration {
 	for range n {
 		if base >= limit {

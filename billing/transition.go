@@ -147,6 +147,9 @@ func finishAttempt(tx *store.Tx, operationID string, attempt int, out modelgate.
 // succeed (T5) ends the operation with its target, and everything that follows
 // from it happens in the same transaction.
 func (o *Operation) succeed(ctx context.Context, tx *store.Tx, r rules, out modelgate.Outcome) error {
+	if taken, err := targetTaken(tx, o, out.Answer.TargetID); err != nil || taken {
+		return errors.Join(err, o.escalate(tx, "target_taken", "the upstream's "+out.Answer.TargetID+" was made by another operation"))
+	}
 	err := o.change(tx, `status = 'succeeded', send_state = CASE send_state WHEN 'not_sent' THEN send_state ELSE 'answered' END, target_public_id = $1, model_gate_request_id = COALESCE($2, model_gate_request_id),
 		hold_reason = NULL, reconciling_since_ms = NULL, last_error_code = NULL, last_error_message = NULL, finished_at_ms = $3`,
 		out.Answer.TargetID, store.Nullable(out.RequestID), tx.NowMS())
@@ -154,6 +157,18 @@ func (o *Operation) succeed(ctx context.Context, tx *store.Tx, r rules, out mode
 		return err
 	}
 	return r.advance(ctx, tx, o, out.Answer)
+}
+
+// targetTaken reports whether another operation has made the object that this one
+// is said to have made: two customers must not share one.
+func targetTaken(q store.Querier, o *Operation, target string) (taken bool, err error) {
+	err = q.QueryRow(`
+		SELECT EXISTS (SELECT 1 FROM partner_operations WHERE action = $1 AND target_public_id = $2 AND operation_id <> $3
+		  AND action IN ('create_group', 'create_key', 'top_up_credit', 'debit_credit'))`, string(o.Action), target, o.OperationID).Scan(&taken)
+	if err != nil {
+		return false, fmt.Errorf("looking for a target: %w", err)
+	}
+	return taken, nil
 }
 
 // doubt (T6): the answer is a success, but not one to this request.

@@ -301,7 +301,7 @@ func cut(text string, most int) string {
 
 // cleanID keeps an id or a code of the upstream's that has the form of one.
 func cleanID(id string) string {
-	if !idForm.MatchString(id) {
+	if !idForm.MatchString(id) || secretLike.MatchString(id) {
 		return ""
 	}
 	return id
