@@ -1,23 +1,33 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"net/http"
 	"time"
 
+	"jpintel/billing"
 	"jpintel/store"
 	"jpintel/webhook/programs"
 )
 
-// createCustomerRequest adds a customer.
+// createCustomerRequest adds a customer; with a spend limit it is a sign-up.
 type createCustomerRequest struct {
+	Key        string     `header:"Idempotency-Key" json:"-"` // of a sign-up
 	CustomerID string     `json:"customer_id"`
 	Tier       store.Tier `json:"tier"` // default free
 	Email      string     `json:"email"`
 	Beta       bool       `json:"beta"`
 	DailyLimit int64      `json:"daily_limit"`
+
+	SignupVersion int64  `json:"signup_version"` // default 1
+	SpendLimit    string `json:"spend_limit"`    // "": no group, no key, no limit
+	Currency      string `json:"currency"`
 }
+
+// customerAnswer is the customer, or the operation that a sign-up has begun.
+type customerAnswer interface{ HTTPStatus() int }
 
 // createCustomerAnswer is the customer; 201 when it is new.
 type createCustomerAnswer struct {
@@ -33,17 +43,36 @@ func (a createCustomerAnswer) HTTPStatus() int {
 	return http.StatusOK
 }
 
-func (a *api) createCustomer(ctx context.Context, r createCustomerRequest) (answer createCustomerAnswer, err error) {
+func (a *api) createCustomer(ctx context.Context, r createCustomerRequest) (customerAnswer, error) {
+	if r.SpendLimit != "" {
+		return a.signUp(ctx, r)
+	}
+	if r.Currency != "" || r.SignupVersion != 0 {
+		return nil, store.Errorf(store.CodeInvalid, "spend_limit: required with currency and signup_version")
+	}
 	if r.Tier == "" {
 		r.Tier = store.TierFree
 	}
-	err = a.db.Write(ctx, func(tx *store.Tx) (err error) {
+	var answer createCustomerAnswer
+	err := a.db.Write(ctx, func(tx *store.Tx) (err error) {
 		answer.Customer, answer.created, err = store.CreateCustomer(tx,
 			store.Customer{CustomerID: r.CustomerID, Tier: r.Tier, Email: r.Email, Beta: r.Beta, DailyLimit: r.DailyLimit})
 		return err
 	})
 	answer.Customer = answer.Customer.In(a.db.Location)
 	return answer, err
+}
+
+// signUp adds the customer and begins its provisioning.
+func (a *api) signUp(ctx context.Context, r createCustomerRequest) (customerAnswer, error) {
+	o, err := a.billing.SignUp(ctx, billing.SignUp{
+		Customer: store.Customer{CustomerID: r.CustomerID, Tier: r.Tier, Email: r.Email, Beta: r.Beta, DailyLimit: r.DailyLimit},
+		Version:  cmp.Or(r.SignupVersion, 1), SpendLimit: r.SpendLimit, Currency: r.Currency, Key: r.Key,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return a.billing.Accepted(ctx, o)
 }
 
 // createKeyRequest makes an API key.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"jpintel/billing"
 	"jpintel/store"
 	"jpintel/webhook"
 )
@@ -237,9 +238,13 @@ func (keysRekeyCmd) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
+		keys, err := billing.Rekey(ctx, db)
+		if err != nil {
+			return err
+		}
 		if err := db.Write(ctx, store.RekeyCheck); err != nil {
 			return err
 		}
-		return show(a, map[string]int{"resealed": secrets + answers})
+		return show(a, map[string]int{"resealed": secrets + answers + keys})
 	})
 }

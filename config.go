@@ -21,6 +21,7 @@ import (
 	"github.com/caarlos0/env/v11"
 	"golang.org/x/time/rate"
 
+	"jpintel/billing/modelgate"
 	"jpintel/store"
 	"jpintel/webhook"
 	"jpintel/webhook/mail"
@@ -57,6 +58,13 @@ type Config struct {
 	AllowCIDRs          []netip.Prefix     `env:"JPINTEL_WEBHOOK_ALLOW_CIDRS" form:"networks like 127.0.0.0/8, comma" doc:"tests and development only: addresses let through although they are not public; refused on Fly"`
 	AllowHTTP           bool               `env:"JPINTEL_WEBHOOK_ALLOW_HTTP" envDefault:"0" form:"0 or 1" doc:"tests and development only: plain http is let through; refused on Fly"`
 	Resolver            string             `env:"JPINTEL_WEBHOOK_RESOLVER" form:"host:port" doc:"DNS server for customers' names; unset: the system's"`
+
+	ModelGateURL      string           `env:"MODELGATE_BASE_URL" form:"https://host/path, or http on this machine" doc:"the partner API that groups, model keys and limits live behind; unset: provisioning waits"`
+	ModelGateKey      Secret           `env:"MODELGATE_API_KEY" form:"printable characters without spaces, set together with MODELGATE_BASE_URL" doc:"this partner's key there"`
+	ModelGateModels   []string         `env:"MODELGATE_MODELS" form:"names, comma" doc:"models of a new group"`
+	BillingRetryBase  webhook.Duration `env:"JPINTEL_BILLING_RETRY_BASE" envDefault:"2s" form:"a duration like 2s" doc:"first step of the backoff between two sends of an operation; it doubles up to 15m"`
+	BillingSettle     webhook.Duration `env:"JPINTEL_BILLING_SETTLE" envDefault:"390s" form:"a duration like 390s" doc:"how long after a send a look at the partner API may not conclude yet that it did not happen"`
+	BillingKillSwitch bool             `env:"JPINTEL_BILLING_KILL_SWITCH" envDefault:"0" form:"0 or 1" doc:"1: not one request to the partner API; what is accepted is done afterwards"`
 
 	APIRate int `env:"JPINTEL_API_RATE" envDefault:"20" form:"a number, 0 for no limit" doc:"API calls a second, and as a burst, per customer"`
 
@@ -198,6 +206,10 @@ func (c *Config) validate() error {
 		wrong("JPINTEL_EVENT_RETENTION", c.EventRetention >= c.Retention),
 		wrong("JPINTEL_WEBHOOK_BRAND", brandForm.MatchString(c.Brand)),
 		wrong("JPINTEL_WEBHOOK_RESOLVER", c.Resolver == "" || validAddr(c.Resolver)),
+		wrong("MODELGATE_BASE_URL", c.ModelGateURL == "" || validUpstream(c.ModelGateURL)),
+		wrong("MODELGATE_API_KEY", (c.ModelGateKey == "") == (c.ModelGateURL == "") && (c.ModelGateKey == "" || modelgate.ValidAPIKey(string(c.ModelGateKey)))),
+		wrong("JPINTEL_BILLING_RETRY_BASE", c.BillingRetryBase > 0),
+		wrong("JPINTEL_BILLING_SETTLE", c.BillingSettle > 0),
 		wrong("JPINTEL_API_RATE", c.APIRate >= 0),
 		wrong("JPINTEL_SMTP_URL", c.SMTPURL == "" || validSMTP(string(c.SMTPURL), anySender)),
 		wrong("JPINTEL_MAIL_FROM", c.MailFrom == "" && c.SMTPURL == "" || validSMTP(anySMTP, c.MailFrom)),
@@ -218,6 +230,11 @@ var (
 
 func validKeys(master, salt string) bool {
 	_, err := store.ParseKeyring(master, salt)
+	return err == nil
+}
+
+func validUpstream(base string) bool {
+	_, err := modelgate.CheckBaseURL(base)
 	return err == nil
 }
 

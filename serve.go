@@ -15,6 +15,8 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"jpintel/billing"
+	"jpintel/billing/modelgate"
 	"jpintel/store"
 	"jpintel/webhook"
 	"jpintel/webhook/mail"
@@ -39,7 +41,9 @@ type serveCmd struct{}
 
 // Run serves until the context ends.
 //
-//	HTTP ──▶ api ──▶ webhook.Service, programs.Service ──▶ store.DB
+//	HTTP ──▶ api ──▶ billing.Service ──▶ billing.Worker ── modelgate.Client ──▶ partner API
+//	          │                 │ Outbox
+//	          └────▶ webhook.Service, programs.Service ──▶ store.DB
 //	                            │ Outbox                      ▲
 //	                            ▼                             │
 //	                     webhook.Worker ── Sender ──▶ customers' URLs
@@ -82,7 +86,11 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	server := a.api(db, log, guard, sender, mail.NewSender(db, log, send, time.Duration(a.config.Tick)))
+	upstream, err := a.config.upstream()
+	if err != nil {
+		return err
+	}
+	server := a.api(db, log, guard, sender, upstream, mail.NewSender(db, log, send, time.Duration(a.config.Tick)))
 	listener, err := net.Listen("tcp", a.config.Addr)
 	if err != nil {
 		return fmt.Errorf("JPINTEL_ADDR: %w", err)
@@ -91,8 +99,11 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 }
 
 // api wires everything up to the listener.
-func (a *app) api(db *store.DB, log *slog.Logger, guard *webhook.Guard, sender *webhook.Sender, mails *mail.Sender) *api {
+func (a *app) api(db *store.DB, log *slog.Logger, guard *webhook.Guard, sender *webhook.Sender, upstream *modelgate.Client, mails *mail.Sender) *api {
 	outbox := webhook.NewOutbox()
+	engine := a.operations(db, outbox, log, upstream)
+	ledger := billing.NewWorker(engine, billing.WorkerOptions{Tick: time.Duration(a.config.Tick), KillSwitch: a.config.BillingKillSwitch})
+	engine.Rules.Wake = ledger.Wake
 	state := &programs.Service{DB: db, Outbox: outbox}
 	service := a.webhooks(db, outbox, guard)
 	service.Sender = sender
@@ -110,6 +121,7 @@ func (a *app) api(db *store.DB, log *slog.Logger, guard *webhook.Guard, sender *
 	return &api{
 		db: db, log: log, programs: state, worker: worker, mails: mails, tick: time.Duration(a.config.Tick),
 		hasAdmin: a.config.AdminToken != "", admin: sha256.Sum256([]byte(a.config.AdminToken)),
+		billing: engine.Rules, ledger: ledger,
 		webhooks: service, fly: a.config.Fly != "", rollout: a.config.Rollout,
 		calls: newLimiters(a.config.callRate(), max(a.config.APIRate, 1)), guesses: newLimiters(rate.Every(guessEvery), guessBurst),
 	}
@@ -142,6 +154,8 @@ func (a *api) run(ctx context.Context, listener net.Listener) error {
 	mailed := make(chan struct{})
 	go func() { defer close(mailed); a.mails.Run(working) }()
 	defer func() { stopWorking(); <-mailed }()
+	settled := make(chan error, 1)
+	go func() { settled <- a.ledger.Run(working) }()
 	go a.watchControl(working, control.Version)
 
 	server := &http.Server{
@@ -167,7 +181,7 @@ func (a *api) run(ctx context.Context, listener net.Listener) error {
 		_ = server.Close() // what is left of it
 	}
 	stopWorking()
-	return errors.Join(failed, <-worked)
+	return errors.Join(failed, <-worked, <-settled)
 }
 
 // watchControl heeds what another process has changed in the file.
@@ -188,6 +202,7 @@ func (a *api) watchControl(ctx context.Context, seen int64) {
 			seen = control.Version
 			a.worker.SetKillSwitch(control.KillSwitch)
 			a.worker.Reload()
+			a.ledger.Wake()
 		}
 	}
 }

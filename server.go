@@ -15,6 +15,7 @@ import (
 
 	"github.com/julienschmidt/httprouter"
 
+	"jpintel/billing"
 	"jpintel/store"
 	"jpintel/webhook"
 	"jpintel/webhook/mail"
@@ -56,6 +57,8 @@ type api struct {
 	programs *programs.Service
 	worker   *webhook.Worker
 	mails    *mail.Sender
+	billing  *billing.Service
+	ledger   *billing.Worker
 	admin    [sha256.Size]byte // of the token, so that comparing takes no notice of lengths
 	hasAdmin bool
 	tick     time.Duration
@@ -68,7 +71,7 @@ type api struct {
 // routes is the whole surface. Every route is in docs/openapi.yaml; a test
 // holds the two against each other.
 func (a *api) routes() []route {
-	w, p := a.webhooks, a.programs
+	w, p, b := a.webhooks, a.programs, a.billing
 	return []route{
 		{"GET", "/healthz", open, endpoint(a.health)},
 		{"GET", "/readyz", open, endpoint(a.ready)},
@@ -107,7 +110,18 @@ func (a *api) routes() []route {
 		{"DELETE", "/v1/tracked-programs/:unified_id", customer, endpoint(p.UntrackProgram)},
 
 		{"POST", "/v1/admin/customers", admin, endpoint(a.createCustomer)},
+		{"GET", "/v1/admin/customers/:id", admin, endpoint(b.Customer)},
 		{"PATCH", "/v1/admin/customers/:id", admin, endpoint(w.SetDailyLimit)},
+		{"POST", "/v1/admin/customers/:id/limit", admin, endpoint(b.SetLimit)},
+		{"POST", "/v1/admin/customers/:id/freeze", admin, endpoint(b.Freeze)},
+		{"POST", "/v1/admin/customers/:id/thaw", admin, endpoint(b.Thaw)},
+		{"POST", "/v1/admin/customers/:id/model-keys", admin, endpoint(b.ChangeKey)},
+		{"POST", "/v1/admin/model-keys/:id/reveal", admin, endpoint(b.Reveal)},
+		{"GET", "/v1/admin/operations", admin, endpoint(b.Operations)},
+		{"GET", "/v1/admin/operations/:id", admin, endpoint(b.Record)},
+		{"POST", "/v1/admin/operations/:id/retry", admin, endpoint(b.Retry)},
+		{"POST", "/v1/admin/operations/:id/reconcile", admin, endpoint(b.Reconcile)},
+		{"POST", "/v1/admin/operations/:id/resolve", admin, endpoint(b.Resolve)},
 		{"POST", "/v1/admin/customers/:id/keys", admin, endpoint(a.createKey)},
 		{"PUT", "/v1/admin/programs/:unified_id", admin, endpoint(p.PutProgram)},
 		{"POST", "/v1/admin/programs", admin, a.importPrograms},

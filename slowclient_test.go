@@ -76,7 +76,7 @@ func servePipes(t *testing.T) *pipeServer {
 	_, s.key = storetest.Customer(t, s.db, "cus_a", store.TierPaid)
 	a, guard := &app{config: config}, config.guard()
 	log := slog.New(slog.NewJSONHandler(s.log, nil))
-	api := a.api(s.db, log, guard, webhook.NewSender(guard, "Jpintel", "test"), mail.NewSender(s.db, log, nil, time.Hour))
+	api := a.api(s.db, log, guard, webhook.NewSender(guard, "Jpintel", "test"), nil, mail.NewSender(s.db, log, nil, time.Hour))
 	var ctx context.Context
 	ctx, s.end = context.WithCancel(context.Background())
 	go func() { s.done <- api.run(ctx, s.in) }()

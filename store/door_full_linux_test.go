@@ -18,7 +18,7 @@ import (
 // disk shows at COMMIT: until then the pages are in the cache.
 func fillDisk(path string) error {
 	dir := filepath.Dir(path)
-	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=2m"); err != nil {
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
 		fmt.Println("mount refused:", err)
 		return nil
 	}
@@ -41,7 +41,7 @@ func fillDisk(path string) error {
 		return err
 	}
 	filler := filepath.Join(dir, "filler")
-	if err := os.WriteFile(filler, make([]byte, 4<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
+	if err := os.WriteFile(filler, make([]byte, 8<<20), 0o600); !errors.Is(err, syscall.ENOSPC) {
 		return fmt.Errorf("filling the disk: %v", err)
 	}
 	fmt.Println("full:", store.CodeOf(db.Write(ctx, insertBody)), db.Write(ctx, insertBody), "rows:", count())

@@ -43,6 +43,12 @@ func (o *Outbox) Wake() {
 // every attempt, retry and replay. Only catalogued payloads that satisfy their
 // schema can be published; an error here is the publisher's mistake.
 func (o *Outbox) Publish(ctx context.Context, tx *store.Tx, p Payload) (string, error) {
+	return o.PublishCaused(ctx, tx, p, "")
+}
+
+// PublishCaused is Publish for what an operation or a posting has caused: its id
+// goes with the event.
+func (o *Outbox) PublishCaused(ctx context.Context, tx *store.Tx, p Payload, correlationID string) (string, error) {
 	entry, ok := catalogue[p.Type()]
 	if !ok || entry.Scope == ScopeNone {
 		return "", fmt.Errorf("publishing %s: not an event type", p.Type())
@@ -66,7 +72,8 @@ func (o *Outbox) Publish(ctx context.Context, tx *store.Tx, p Payload) (string, 
 			return "", fmt.Errorf("publishing %s: %w", p.Type(), err)
 		}
 	}
-	return o.insert(ctx, tx, newEvent{entry: entry, customer: p.Customer(), subjectID: p.SubjectID(), occurred: tx.Now, attributes: attributes, data: data})
+	return o.insert(ctx, tx, newEvent{entry: entry, customer: p.Customer(), subjectID: p.SubjectID(), occurred: tx.Now,
+		correlationID: correlationID, attributes: attributes, data: data})
 }
 
 // newEvent is what becomes a row of the outbox: checked, and with the bytes

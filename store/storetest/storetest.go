@@ -119,6 +119,42 @@ var invariants = map[string]string{
 		WHERE r.state = 'running' AND s.disabled_at_ms IS NOT NULL`,
 	"a filter matches a program once": `
 		SELECT filter_id || ' ' || unified_id FROM filter_matches GROUP BY filter_id, unified_id HAVING COUNT(*) > 1`,
+	"a customer has at most one live group": `
+		SELECT customer_id FROM partner_operations WHERE action = 'create_group' AND status = 'succeeded' GROUP BY customer_id
+		HAVING COUNT(*) > 1 + (SELECT COUNT(*) FROM partner_operations d
+		  WHERE d.customer_id = partner_operations.customer_id AND d.action = 'delete_group' AND d.status = 'succeeded')`,
+	"an account's group was made for it": `
+		SELECT a.customer_id FROM billing_accounts a WHERE a.group_id IS NOT NULL AND NOT EXISTS (
+		  SELECT 1 FROM partner_operations o WHERE o.customer_id = a.customer_id AND o.action = 'create_group' AND o.status = 'succeeded' AND o.target_public_id = a.group_id)`,
+	"what succeeded has an answer, a finding or a decision that says so": `
+		SELECT o.operation_id FROM partner_operations o WHERE o.status = 'succeeded' AND o.action <> 'provision_customer'
+		AND NOT EXISTS (SELECT 1 FROM operation_attempts a WHERE a.operation_id = o.operation_id AND a.outcome = 'succeeded')
+		AND NOT EXISTS (SELECT 1 FROM reconcile_evidence e WHERE e.operation_id = o.operation_id AND e.verdict = 'succeeded')
+		AND NOT EXISTS (SELECT 1 FROM operator_notes n WHERE n.operation_id = o.operation_id AND n.action = 'resolve')`,
+	"what was sent was recorded before": `
+		SELECT o.operation_id FROM partner_operations o WHERE (o.send_state <> 'not_sent') <>
+		EXISTS (SELECT 1 FROM operation_attempts a WHERE a.operation_id = o.operation_id)`,
+	"attempts of an operation are numbered from 1 without gaps, and no fewer than counted": `
+		SELECT o.operation_id FROM partner_operations o JOIN operation_attempts a ON a.operation_id = o.operation_id
+		GROUP BY o.operation_id HAVING MAX(a.attempt_no) <> COUNT(*) OR o.attempt_count > COUNT(*)`,
+	"one attempt of an operation is under way": `
+		SELECT operation_id FROM operation_attempts WHERE finished_at_ms IS NULL GROUP BY operation_id HAVING COUNT(*) > 1`,
+	"a provisioned customer has a group, a key and a limit": `
+		SELECT p.operation_id FROM partner_operations p WHERE p.action = 'provision_customer' AND p.status = 'succeeded'
+		AND (p.phase <> 'provisioned' OR (SELECT COUNT(DISTINCT action) FROM partner_operations c
+		  WHERE c.parent_operation_id = p.operation_id AND c.status = 'succeeded' AND c.action IN ('create_group', 'create_key', 'set_initial_limit')) <> 3)`,
+	"a provisioned customer was told so once": `
+		SELECT p.operation_id FROM partner_operations p WHERE p.action = 'provision_customer' AND (p.status = 'succeeded') <>
+		(SELECT COUNT(*) FROM outbox_events e WHERE e.event_type = 'customer.provisioned' AND e.correlation_id = p.operation_id)`,
+	"a provisioning that is open has work that is open, or somebody to look at it": `
+		SELECT p.operation_id FROM partner_operations p WHERE p.action = 'provision_customer' AND p.status = 'pending'
+		AND NOT EXISTS (SELECT 1 FROM partner_operations c WHERE c.parent_operation_id = p.operation_id AND c.status NOT IN ('succeeded', 'failed_final'))`,
+	"a key was made by the operation that says so": `
+		SELECT k.key_id FROM model_keys k JOIN partner_operations o ON o.operation_id = k.operation_id
+		WHERE o.action <> 'create_key' OR o.status <> 'succeeded' OR o.target_public_id <> k.key_id OR o.customer_id <> k.customer_id`,
+	"a limit operation has its policy": `
+		SELECT o.operation_id FROM partner_operations o WHERE o.action IN ('set_limit', 'set_initial_limit') AND NOT EXISTS (
+		  SELECT 1 FROM limit_policies l WHERE l.customer_id = o.customer_id AND l.policy_version = o.intent_version AND l.spend_limit = o.amount)`,
 }
 
 // Check fails the test for every invariant that does not hold.

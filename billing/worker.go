@@ -1,0 +1,184 @@
+package billing
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"jpintel/billing/modelgate"
+	"jpintel/billing/money"
+	"jpintel/store"
+)
+
+const (
+	// defaultWorkers is how many operations are worked on at a time, each of
+	// another customer.
+	defaultWorkers = 4
+	// probeEvery is how often it is tried whether what holds operations is over.
+	probeEvery = time.Minute
+	// shortestWait keeps a worker from spinning on a file that it cannot write.
+	shortestWait = 10 * time.Millisecond
+)
+
+// Worker is the server's: it brings operations forward until it is stopped.
+type Worker struct {
+	engine  *Engine
+	workers int
+	tick    time.Duration
+	off     bool
+	woken   chan struct{}
+}
+
+// WorkerOptions says how a worker works.
+type WorkerOptions struct {
+	Workers int           // default 4
+	Tick    time.Duration // how late work is found that nobody announced; default 1 s
+	// KillSwitch keeps every request from the upstream. What is accepted is
+	// recorded, and done when it is off again.
+	KillSwitch bool
+}
+
+// NewWorker returns a worker that drives the engine. An engine without a client
+// does nothing.
+func NewWorker(engine *Engine, opt WorkerOptions) *Worker {
+	w := &Worker{engine: engine, workers: opt.Workers, tick: opt.Tick, off: opt.KillSwitch || engine.Client == nil}
+	if w.workers == 0 {
+		w.workers = defaultWorkers
+	}
+	if w.tick == 0 {
+		w.tick = time.Second
+	}
+	w.woken = make(chan struct{}, w.workers)
+	return w
+}
+
+// Wake has a worker look for work. Call it after a commit.
+func (w *Worker) Wake() {
+	select {
+	case w.woken <- struct{}{}:
+	default: // all of them are about to look
+	}
+}
+
+// Run works until ctx ends, and returns when nothing of it is in flight. What
+// earlier boots of the server had claimed is free again.
+func (w *Worker) Run(ctx context.Context) error {
+	err := w.engine.DB.Write(context.WithoutCancel(ctx), func(tx *store.Tx) error {
+		n, err := releaseLeases(tx, w.engine.DB.BootID)
+		if n > 0 {
+			w.engine.Log.Info("operations_recovered", "released", n)
+		}
+		return err
+	})
+	if w.off || err != nil {
+		w.engine.Log.Warn("operations_wait", "upstream_configured", w.engine.Client != nil)
+		return err
+	}
+	var all sync.WaitGroup
+	for i := range w.workers {
+		all.Go(func() { w.loop(ctx, w.engine.DB.BootID+"/"+strconv.Itoa(i+1)) })
+	}
+	all.Go(func() { w.probe(ctx) })
+	all.Wait()
+	return nil
+}
+
+// loop is one worker.
+func (w *Worker) loop(ctx context.Context, owner string) {
+	for ctx.Err() == nil {
+		worked, err := w.engine.Step(ctx, owner)
+		if err != nil && ctx.Err() == nil {
+			w.engine.Log.Error("operation_step_failed", "error", err)
+		}
+		if worked && err == nil {
+			w.Wake() // there may be more, for others too
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-w.woken:
+		case <-time.After(w.wait(ctx)):
+		}
+	}
+}
+
+// wait is how long there is nothing to do, as far as is known.
+func (w *Worker) wait(ctx context.Context) time.Duration {
+	next, err := nextDue(ctx, w.engine.DB)
+	if err != nil || next.IsZero() {
+		return w.tick
+	}
+	return min(max(time.Until(next), shortestWait), w.tick)
+}
+
+// probe tries once a minute whether what holds operations is over.
+func (w *Worker) probe(ctx context.Context) {
+	tick := time.NewTicker(probeEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := w.engine.Probe(ctx); err != nil && ctx.Err() == nil {
+			w.engine.Log.Error("operation_probe_failed", "error", err)
+		}
+	}
+}
+
+// Probe asks the upstream for the partner's wallet, if anything is held, and
+// frees what the answer says is not in the way any more.
+func (e *Engine) Probe(ctx context.Context) error {
+	var held int
+	if err := e.DB.Reader(ctx).QueryRow(`SELECT COUNT(*) FROM partner_operations WHERE hold_reason IS NOT NULL`).Scan(&held); err != nil || held == 0 {
+		return err
+	}
+	found, err := e.Client.Wallet(ctx)
+	if refused, ok := errors.AsType[*modelgate.ReadError](err); ok {
+		e.Log.Warn("operations_held", "held", held, "probe", refused.Code)
+		return nil
+	}
+	if err != nil || len(found.Items) == 0 {
+		return err
+	}
+	return e.write(ctx, func(tx *store.Tx) error { return free(tx, found.Items[0]) })
+}
+
+// free ends the holds that an accepted key and a wallet of this size end.
+func free(tx *store.Tx, wallet modelgate.Balance) error {
+	_, err := tx.Exec(`
+		UPDATE partner_operations SET hold_reason = NULL, next_attempt_at_ms = $1, updated_at_ms = $1 WHERE hold_reason IN ('`+holdAuth+`', '`+holdRedirect+`')`, tx.NowMS())
+	if err != nil {
+		return fmt.Errorf("ending a hold: %w", err)
+	}
+	rows, err := tx.Query(`SELECT operation_id, COALESCE(amount, '0'), COALESCE(currency, '') FROM partner_operations WHERE hold_reason = '` + holdWallet + `' ORDER BY operation_seq`)
+	if err != nil {
+		return fmt.Errorf("reading what is held: %w", err)
+	}
+	waiting, err := store.Collect(rows, scanWaiting)
+	if err != nil {
+		return fmt.Errorf("reading what is held: %w", err)
+	}
+	for _, o := range waiting {
+		amount, err := money.ParseSigned(o.amount)
+		if err != nil || o.currency != "" && o.currency != string(wallet.Currency) || amount.Cmp(wallet.Balance) > 0 {
+			continue
+		}
+		if _, err := tx.Exec(`UPDATE partner_operations SET hold_reason = NULL, next_attempt_at_ms = $1, updated_at_ms = $1 WHERE operation_id = $2`, tx.NowMS(), o.id); err != nil {
+			return fmt.Errorf("ending a hold: %w", err)
+		}
+	}
+	return nil
+}
+
+// waitingForMoney is an operation that the wallet was too small for.
+type waitingForMoney struct{ id, amount, currency string }
+
+func scanWaiting(r *sql.Rows) (o waitingForMoney, err error) {
+	return o, r.Scan(&o.id, &o.amount, &o.currency)
+}
