@@ -457,7 +457,7 @@ func TestSecretsStaySecret(t *testing.T) {
 	}
 	secUntil(t, "a mail that cannot be sent", func() bool { return strings.Contains(s.stdout.String(), `"msg":"mail_not_sent_yet"`) })
 	turned := secLifeOfASubscription(t, s, secrets, keys[0], texts) // with an opt-out, after which nothing is failing
-	maps.Copy(texts, secFiles(t, dir)) // while the server has it open, and before a command checkpoints the WAL
+	maps.Copy(texts, secFiles(t, dir))                              // while the server has it open, and before a command checkpoints the WAL
 	if texts["jpintel.db-wal"] == "" || texts["jpintel.db.lock"] == "" {
 		t.Error("there is no WAL, or no lock file")
 	}
