@@ -577,6 +577,7 @@ func (s *scene) randomDays(random *rand.Rand) {
 		}
 	}
 	s.outside(func() error { s.up.ClearFaults(); return nil })
+	time.Sleep(2 * leaseTime) // what the dead have claimed is free again
 	s.probe()
 	s.work(72 * time.Hour)
 	for i := range customers {
