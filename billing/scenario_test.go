@@ -394,6 +394,7 @@ func (s *scene) afterTwelve() {
 		s.stepOnce()
 		time.Sleep(time.Second)
 	}
+	s.dueNow() // no backoff gives the upstream time: only what is waited for before a look does
 }
 
 // S73: the list shows a group 45 s late. That is no sign that there is none.
