@@ -2,6 +2,7 @@ package webhook
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -472,13 +473,16 @@ func TestTheContractFollowsTheModel(t *testing.T) {
 }
 
 // checkRounds runs a property a hundred times for each round; less in short
-// runs.
+// runs, and least under the race detector, which takes twenty times as long.
 func checkRounds(t *testing.T, rounds int, property func(*rapid.T)) {
 	switch {
 	case testing.Short():
 		rounds = 3 // rapid itself takes a fifth
 	case raceEnabled:
 		rounds = 1
+		checks := flag.Lookup("rapid.checks").Value
+		defer checks.Set(checks.String())
+		checks.Set("20")
 	}
 	for range rounds {
 		rapid.Check(t, property)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -194,9 +195,9 @@ func TestAnOutcomeOutlivesAFullDisk(t *testing.T) {
 			}
 		}
 		queue(t, db, "cus_a", address)
-		sent := 0
+		var sent atomic.Int64
 		s, l := newSender(db, func(context.Context, Mail) error {
-			if sent++; sent > 1 {
+			if sent.Add(1) > 1 {
 				return nil
 			}
 			if err := db.Write(context.Background(), func(tx *store.Tx) error {
@@ -211,14 +212,14 @@ func TestAnOutcomeOutlivesAFullDisk(t *testing.T) {
 		})
 		stop := start(t, s)
 		time.Sleep(time.Minute)
-		if sent != 1 || len(l.lines("mail_outcome_not_written")) < 50 {
-			t.Errorf("sent %d times, %d lines", sent, len(l.lines("mail_outcome_not_written")))
+		if sent.Load() != 1 || len(l.lines("mail_outcome_not_written")) < 50 {
+			t.Errorf("sent %d times, %d lines", sent.Load(), len(l.lines("mail_outcome_not_written")))
 		}
 		pages(1 << 20)
 		time.Sleep(time.Minute)
 		stop()
-		if got := states(t, db); sent != 1 || got[0] != "sent 1" {
-			t.Errorf("sent %d times, %q", sent, got)
+		if got := states(t, db); sent.Load() != 1 || got[0] != "sent 1" {
+			t.Errorf("sent %d times, %q", sent.Load(), got)
 		}
 	})
 }
