@@ -1,9 +1,7 @@
 package billing
 
 import (
-	"crypto/sha256"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -12,22 +10,11 @@ import (
 
 // call is one of the operator's calls that begin an operation. Its
 // Idempotency-Key is remembered for ever, as the operation is.
-type call struct {
-	key, request [sha256.Size]byte
-}
+type call struct{ store.Once }
 
-func newCall(scope, key string, request any) (c call, err error) {
-	if key == "" {
-		return c, store.Errorf(store.CodeInvalid, "Idempotency-Key: required")
-	}
-	if _, err := store.NewOnce(scope, key, nil); err != nil { // the form is the same everywhere
-		return c, err
-	}
-	text, err := json.Marshal(request)
-	if err != nil {
-		return c, fmt.Errorf("encoding the request: %w", err)
-	}
-	return call{sha256.Sum256([]byte("billing " + scope + "\x00" + key)), sha256.Sum256(text)}, nil
+func newCall(scope, key string, request any) (call, error) {
+	once, err := store.NewOnce("billing "+scope, key, request)
+	return call{once}, err
 }
 
 // once runs fn for a key that is new, and returns the operation of the first
@@ -35,10 +22,10 @@ func newCall(scope, key string, request any) (c call, err error) {
 func (c call) once(tx *store.Tx, fn func() (*Operation, error)) (*Operation, error) {
 	var request []byte
 	var id string
-	err := tx.QueryRow(`SELECT request, operation_id FROM billing_calls WHERE key_hash = $1`, c.key[:]).Scan(&request, &id)
+	err := tx.QueryRow(`SELECT request, operation_id FROM billing_calls WHERE key_hash = $1`, c.Key()).Scan(&request, &id)
 	if err == nil {
-		if string(request) != string(c.request[:]) {
-			return nil, store.Errorf(store.CodeConflict, "Idempotency-Key: used before, for another request")
+		if err := c.Check(request); err != nil {
+			return nil, err
 		}
 		return GetOperation(tx, id)
 	}
@@ -50,7 +37,7 @@ func (c call) once(tx *store.Tx, fn func() (*Operation, error)) (*Operation, err
 		return nil, err
 	}
 	_, err = tx.Exec(`INSERT INTO billing_calls (key_hash, request, operation_id, created_at_ms) VALUES ($1, $2, $3, $4)`,
-		c.key[:], c.request[:], o.OperationID, tx.NowMS())
+		c.Key(), c.Request(), o.OperationID, tx.NowMS())
 	if err != nil {
 		return nil, fmt.Errorf("remembering an Idempotency-Key: %w", err)
 	}

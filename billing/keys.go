@@ -67,35 +67,26 @@ func (s *Service) ChangeKey(ctx context.Context, r KeyRequest) (Accepted, error)
 // newKey is the next key of a purpose. While one is being made there is no
 // other.
 func newKey(q store.Querier, customer, group, purpose string) (in intent, err error) {
-	subject := joined(group, purpose)
-	var latest sql.NullInt64
-	var open int
-	err = q.QueryRow(`
-		SELECT MAX(intent_version), COALESCE(SUM(status NOT IN ('succeeded', 'failed_final')), 0) FROM partner_operations
-		WHERE customer_id = $1 AND action = 'create_key' AND intent = $2`, customer, subject).Scan(&latest, &open)
+	version, open, err := versionAfter(q, customer, CreateKey, joined(group, purpose))
 	if err != nil {
-		return in, fmt.Errorf("reading a key's version: %w", err)
+		return in, err
 	}
-	if open > 0 {
+	if open {
 		return in, store.Errorf(store.CodeConflict, "purpose: a key for %s is being made", purpose)
 	}
-	return keyIntent(customer, group, purpose, latest.Int64+1), nil
+	return keyIntent(customer, group, purpose, version), nil
 }
 
 // newRevoke revokes a key; replace has its success make the next one.
 func newRevoke(q store.Querier, customer, keyID string, replace bool) (in intent, err error) {
-	var latest sql.NullInt64
-	var open int
-	err = q.QueryRow(`
-		SELECT MAX(intent_version), COALESCE(SUM(status NOT IN ('succeeded', 'failed_final')), 0) FROM partner_operations
-		WHERE customer_id = $1 AND action = 'revoke_key' AND intent = $2`, customer, keyID).Scan(&latest, &open)
+	version, open, err := versionAfter(q, customer, RevokeKey, keyID)
 	if err != nil {
-		return in, fmt.Errorf("reading a revocation's version: %w", err)
+		return in, err
 	}
-	if open > 0 {
+	if open {
 		return in, store.Errorf(store.CodeConflict, "the key %s is being revoked", keyID)
 	}
-	in = revokeIntent(customer, keyID, latest.Int64+1)
+	in = revokeIntent(customer, keyID, version)
 	if replace {
 		in.nextAction = CreateKey
 	}

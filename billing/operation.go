@@ -196,3 +196,15 @@ func (o *Operation) money() (a money.Amount, c money.Currency, err error) {
 	a, err = money.ParseSigned(*o.Amount)
 	return a, money.Currency(*o.Currency), err
 }
+
+// versionAfter is the version of the next operation with an intent, and whether
+// an earlier one is still open.
+func versionAfter(q store.Querier, customer string, action Action, subject string) (version int64, open bool, err error) {
+	err = q.QueryRow(`
+		SELECT COALESCE(MAX(intent_version), 0) + 1, COALESCE(SUM(status NOT IN ('succeeded', 'failed_final')), 0) > 0 FROM partner_operations
+		WHERE customer_id = $1 AND action = $2 AND intent = $3`, customer, string(action), subject).Scan(&version, &open)
+	if err != nil {
+		return 0, false, fmt.Errorf("reading the version of a %s: %w", action, err)
+	}
+	return version, open, nil
+}

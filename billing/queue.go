@@ -237,12 +237,11 @@ func (s *Service) renew(tx *store.Tx, o *Operation, who string) error {
 var phaseBefore = map[Action]Phase{CreateGroup: PhaseGroup, CreateKey: PhaseKey, RevokeKey: PhaseSecretLost, SetInitialLimit: PhaseLimit}
 
 func (s *Service) nextVersion(tx *store.Tx, o *Operation, who string) (in intent, err error) {
-	var latest int64
-	if err := tx.QueryRow(`SELECT MAX(intent_version) FROM partner_operations WHERE customer_id = $1 AND action = $2 AND intent = $3`,
-		o.CustomerID, string(o.Action), o.Intent).Scan(&latest); err != nil {
-		return in, fmt.Errorf("reading an operation's version: %w", err)
+	version, _, err := versionAfter(tx, o.CustomerID, o.Action, o.Intent)
+	if err != nil {
+		return in, err
 	}
-	if latest != o.IntentVersion {
+	if version != o.IntentVersion+1 {
 		return in, store.Errorf(store.CodeConflict, "there is a newer version of the operation")
 	}
 	account, err := getAccount(tx, o.CustomerID)
@@ -251,14 +250,14 @@ func (s *Service) nextVersion(tx *store.Tx, o *Operation, who string) (in intent
 	}
 	switch o.Action {
 	case CreateGroup:
-		return groupIntent(o.CustomerID, latest+1, s.Models, account.Currency), nil
+		return groupIntent(o.CustomerID, version, s.Models, account.Currency), nil
 	case CreateKey:
 		group, purpose, err := keySubject(o.Intent)
-		return keyIntent(o.CustomerID, group, purpose, latest+1), err
+		return keyIntent(o.CustomerID, group, purpose, version), err
 	case RevokeKey:
-		return revokeIntent(o.CustomerID, o.Intent, latest+1), nil
+		return revokeIntent(o.CustomerID, o.Intent, version), nil
 	case FreezeGroup, ThawGroup:
-		return statusIntent(o.Action, o.CustomerID, groupOf(o), o.Intent, latest+1), nil
+		return statusIntent(o.Action, o.CustomerID, groupOf(o), o.Intent, version), nil
 	case SetLimit, SetInitialLimit:
 		limit, c, err := o.money()
 		if err != nil {

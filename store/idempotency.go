@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"database/sql"
@@ -57,6 +58,22 @@ func NewOnce(scope, key string, request any) (Once, error) {
 
 var errKey = Errorf(CodeInvalid, "Idempotency-Key: want 1 to %d printable ASCII characters", maxKey)
 
+// Key is what the call is remembered by: a hash, since callers choose their keys
+// and may put there what should not lie in the file.
+func (o Once) Key() []byte { return o.key }
+
+// Request is a hash of what is asked for.
+func (o Once) Request() []byte { return o.request }
+
+// Check answers CodeConflict where the key was used before for another request,
+// which had this hash.
+func (o Once) Check(request []byte) error {
+	if !bytes.Equal(request, o.request) {
+		return Errorf(CodeConflict, "Idempotency-Key: used before, for another request")
+	}
+	return nil
+}
+
 // DoOnce runs fn and remembers its answer in the same transaction, or returns
 // the answer of the first time. The same key for another request is a
 // CodeConflict. An error of fn is not remembered: the key is free again.
@@ -94,8 +111,8 @@ func (o Once) recall(q Querier, keys *Keyring, now time.Time, answer any) (known
 	if err != nil {
 		return false, fmt.Errorf("looking for an Idempotency-Key: %w", err)
 	}
-	if string(request) != string(o.request) {
-		return false, Errorf(CodeConflict, "Idempotency-Key: used before, for another request")
+	if err := o.Check(request); err != nil {
+		return false, err
 	}
 	if sealed {
 		if text, err = keys.Unseal(text, answerContext(o.key)); err != nil {
