@@ -243,6 +243,7 @@ var cliWrong = map[string][]string{
 	"MODELGATE_BASE_URL":                   {"partner.example", "http://partner.example/v1", "https://user:pass@partner.example", "https://partner.example/?x=1"},
 	"MODELGATE_API_KEY":                    {"mgp_0123456789abcdef", "mgp with spaces"},
 	"MODELGATE_MODELS":                     nil,
+	"MODELGATE_TIMEOUT":                    {"0s", "soon", "21s"},
 	"JPINTEL_BILLING_RETRY_BASE":           {"0s", "2", "-2s"},
 	"JPINTEL_BILLING_SETTLE":               {"0s", "soon", "-1m"},
 	"JPINTEL_BILLING_KILL_SWITCH":          {"on", "2"},

@@ -61,6 +61,7 @@ type Config struct {
 
 	ModelGateURL      string           `env:"MODELGATE_BASE_URL" form:"https://host/path, or http on this machine" doc:"the partner API that groups, model keys and limits live behind; unset: provisioning waits"`
 	ModelGateKey      Secret           `env:"MODELGATE_API_KEY" form:"printable characters without spaces, set together with MODELGATE_BASE_URL" doc:"this partner's key there"`
+	ModelGateTimeout  webhook.Duration `env:"MODELGATE_TIMEOUT" envDefault:"20s" form:"a duration up to 20s" doc:"the most that a request to the partner API may take"`
 	ModelGateModels   []string         `env:"MODELGATE_MODELS" form:"names, comma" doc:"models of a new group"`
 	BillingRetryBase  webhook.Duration `env:"JPINTEL_BILLING_RETRY_BASE" envDefault:"2s" form:"a duration like 2s" doc:"first step of the backoff between two sends of an operation; it doubles up to 15m"`
 	BillingSettle     webhook.Duration `env:"JPINTEL_BILLING_SETTLE" envDefault:"390s" form:"a duration like 390s" doc:"how long after a send a look at the partner API may not conclude yet that it did not happen"`
@@ -208,6 +209,7 @@ func (c *Config) validate() error {
 		wrong("JPINTEL_WEBHOOK_RESOLVER", c.Resolver == "" || validAddr(c.Resolver)),
 		wrong("MODELGATE_BASE_URL", c.ModelGateURL == "" || validUpstream(c.ModelGateURL)),
 		wrong("MODELGATE_API_KEY", (c.ModelGateKey == "") == (c.ModelGateURL == "") && (c.ModelGateKey == "" || modelgate.ValidAPIKey(string(c.ModelGateKey)))),
+		wrong("MODELGATE_TIMEOUT", c.ModelGateTimeout > 0 && time.Duration(c.ModelGateTimeout) <= modelgate.Timeout),
 		wrong("JPINTEL_BILLING_RETRY_BASE", c.BillingRetryBase > 0),
 		wrong("JPINTEL_BILLING_SETTLE", c.BillingSettle > 0),
 		wrong("JPINTEL_API_RATE", c.APIRate >= 0),

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"jpintel/billing/modelgatetest"
 )
 
 //go:embed testdata/jgrants/*.json
@@ -39,6 +41,9 @@ type demo struct {
 	client  *apiClient
 	healthy *demoReceiver
 	flaky   *demoReceiver
+
+	partner    *modelgatetest.Upstream
+	partnerURL string
 }
 
 // Run shows the product on a temporary file. It fails unless every committed
@@ -75,6 +80,9 @@ func (d *demo) run(ctx context.Context, files []string) error {
 	if err := d.killInABurst(ctx); err != nil {
 		return err
 	}
+	if err := d.provision(ctx); err != nil {
+		return err
+	}
 	return d.account(ctx)
 }
 
@@ -86,6 +94,9 @@ func (d *demo) start(ctx context.Context) (err error) {
 	if d.flaky, err = newDemoReceiver("flaky", d.config.Brand, 2); err != nil {
 		return err
 	}
+	if err := d.startPartner(); err != nil {
+		return err
+	}
 	d.say("1. A server on a temporary file, and two receivers: one healthy, one that fails twice and then recovers.")
 	d.client = &apiClient{token: randomHex()}
 	return d.boot(ctx)
@@ -95,6 +106,7 @@ func (d *demo) boot(ctx context.Context) (err error) {
 	d.server, err = startChild(ctx, d.dir, []string{
 		"JPINTEL_DB=" + d.db(), "JPINTEL_ADDR=127.0.0.1:0", "JPINTEL_ADMIN_TOKEN=" + d.client.token, "JPINTEL_LOG_FORMAT=json",
 		"JPINTEL_WEBHOOK_ALLOW_CIDRS=127.0.0.0/8", "JPINTEL_WEBHOOK_ALLOW_HTTP=1", "JPINTEL_WEBHOOK_RETRY_SCHEDULE=300ms,600ms,1s,2s,4s", "JPINTEL_WEBHOOK_RATE=0", "JPINTEL_API_RATE=0", "JPINTEL_WEBHOOK_DAILY_CAP=0",
+		"MODELGATE_BASE_URL=" + d.partnerURL, "MODELGATE_API_KEY=" + modelgatetest.DevToken, "MODELGATE_TIMEOUT=" + demoTimeout, "MODELGATE_MODELS=small", "JPINTEL_BILLING_RETRY_BASE=300ms",
 	})
 	if err != nil {
 		return err
@@ -118,7 +130,8 @@ func (d *demo) signUp(ctx context.Context) error {
 	}
 	d.client.key = key.APIKey
 	types := []string{"program.created", "program.updated"}
-	if err := d.subscribe(ctx, d.healthy, map[string]any{"events": types}); err != nil {
+	own := []string{"key.status_changed", "customer.provisioned"}
+	if err := d.subscribe(ctx, d.healthy, map[string]any{"events": slices.Concat(types, own)}); err != nil {
 		return err
 	}
 	return d.subscribe(ctx, d.flaky, map[string]any{"events": types, "filter": map[string]string{"prefecture": "東京都"}, "envelope": "v2"})
@@ -292,7 +305,7 @@ func (d *demo) until(ctx context.Context, what string, done func() (bool, error)
 
 // account holds what was committed against what arrived.
 func (d *demo) account(ctx context.Context) error {
-	d.say("\n5. The account.")
+	d.say("\n6. The account.")
 	events, err := d.client.events(ctx)
 	if err != nil {
 		return err

@@ -131,14 +131,19 @@ type apiClient struct {
 }
 
 func (c *apiClient) admin(ctx context.Context, method, path string, body, answer any) error {
-	return c.call(ctx, method, path, "Authorization", "Bearer "+c.token, body, answer)
+	return c.call(ctx, method, path, http.Header{"Authorization": {"Bearer " + c.token}}, body, answer)
+}
+
+// adminOnce is a POST with an Idempotency-Key.
+func (c *apiClient) adminOnce(ctx context.Context, key, path string, body, answer any) error {
+	return c.call(ctx, http.MethodPost, path, http.Header{"Authorization": {"Bearer " + c.token}, "Idempotency-Key": {key}}, body, answer)
 }
 
 func (c *apiClient) customer(ctx context.Context, method, path string, body, answer any) error {
-	return c.call(ctx, method, path, "X-API-Key", c.key, body, answer)
+	return c.call(ctx, method, path, http.Header{"X-Api-Key": {c.key}}, body, answer)
 }
 
-func (c *apiClient) call(ctx context.Context, method, path, header, credential string, body, answer any) error {
+func (c *apiClient) call(ctx context.Context, method, path string, header http.Header, body, answer any) error {
 	var in io.Reader
 	if body != nil {
 		text, err := json.Marshal(body)
@@ -151,7 +156,7 @@ func (c *apiClient) call(ctx context.Context, method, path, header, credential s
 	if err != nil {
 		return err
 	}
-	req.Header.Set(header, credential)
+	req.Header = header
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 )
 
@@ -97,6 +98,13 @@ func (e *demoReceiver) samples(n int) []receipt {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return append([]receipt(nil), e.receipts[:min(n, len(e.receipts))]...)
+}
+
+// ofType are the receipts of an event type.
+func (e *demoReceiver) ofType(eventType string) []receipt {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.DeleteFunc(slices.Clone(e.receipts), func(got receipt) bool { return got.EventType != eventType })
 }
 
 // firstEvent is every request of the first event that came.

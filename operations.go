@@ -16,7 +16,7 @@ func (c *Config) upstream() (*modelgate.Client, error) {
 	if c.ModelGateURL == "" {
 		return nil, nil
 	}
-	client, err := modelgate.New(modelgate.Options{BaseURL: c.ModelGateURL, APIKey: string(c.ModelGateKey), Version: version})
+	client, err := modelgate.New(modelgate.Options{BaseURL: c.ModelGateURL, APIKey: string(c.ModelGateKey), Version: version, Timeout: time.Duration(c.ModelGateTimeout)})
 	if err != nil {
 		return nil, fmt.Errorf("MODELGATE_BASE_URL or MODELGATE_API_KEY: %w", err) // unreachable: the configuration was validated
 	}

@@ -37,7 +37,7 @@ import (
 
 const (
 	// Timeout is the most that one request may take, from dialling to the last
-	// byte of the answer.
+	// byte of the answer. A client may be told to wait for less.
 	Timeout = 20 * time.Second
 	// dialTimeout is the part of it for a connection.
 	dialTimeout = 3 * time.Second
@@ -53,6 +53,7 @@ type Client struct {
 	base  *url.URL
 	key   string
 	agent string
+	most  time.Duration // a request may take
 	tls   *tls.Config
 	dial  func(ctx context.Context, network, address string) (net.Conn, error)
 }
@@ -62,6 +63,8 @@ type Options struct {
 	BaseURL string // https; http on loopback addresses only
 	APIKey  string
 	Version string // of this program, for the User-Agent
+	// Timeout is the most that a request may take. Default, and at most: Timeout.
+	Timeout time.Duration
 	// TLS is for tests with certificates of their own. Default: the system's.
 	TLS *tls.Config
 	// Dial is for tests without a network. Default: TCP.
@@ -85,7 +88,7 @@ func New(opt Options) (*Client, error) {
 	if opt.Dial == nil {
 		opt.Dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	}
-	return &Client{base: base, key: opt.APIKey, agent: "jpintel/" + cmp.Or(opt.Version, "dev"), tls: config, dial: opt.Dial}, nil
+	return &Client{base: base, key: opt.APIKey, agent: "jpintel/" + cmp.Or(opt.Version, "dev"), most: min(cmp.Or(opt.Timeout, Timeout), Timeout), tls: config, dial: opt.Dial}, nil
 }
 
 // CheckBaseURL judges a base URL: https, or http to this machine.
@@ -128,7 +131,7 @@ var errLate = errors.New("the time for this request had run out before it began"
 // exchange makes one request, which may begin until then and not later, by the
 // wall clock: a machine that was suspended has lost its lease.
 func (c *Client) exchange(ctx context.Context, r Request, until time.Time) (answer reply) {
-	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.most)
 	defer cancel()
 	w := &watch{until: until.Round(0)}
 	defer func() { answer.wrote = w.wrote.Load() }()
