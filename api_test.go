@@ -648,7 +648,7 @@ func TestHealth(t *testing.T) {
 func TestPolicy(t *testing.T) {
 	s := newServer(t, "JPINTEL_WEBHOOK_RETRY_SCHEDULE=10ms,90s,2h,3d", "JPINTEL_WEBHOOK_ENDPOINT_CONCURRENCY=3", "JPINTEL_WEBHOOK_RATE=7", "JPINTEL_WEBHOOK_DAILY_CAP=5",
 		"JPINTEL_WEBHOOK_DEAD_LETTER_LIMIT=6", "JPINTEL_WEBHOOK_RETENTION=20d", "JPINTEL_EVENT_RETENTION=36d", "JPINTEL_WEBHOOK_ROTATION_GRACE=30m")
-	want := `{"retry_schedule":["10ms","90s","2h","3d"],"connect_timeout":"3s","answer_timeout":"7s","endpoint_concurrency":3,"rate":7,"daily_cap":5,"dead_letter_limit":6,"retention":"20d","event_retention":"36d","rotation_grace":"30m","subscriptions":20,` +
+	want := `{"retry_schedule":["10ms","90s","2h","3d"],"connect_timeout":"3s","answer_timeout":"7s","endpoint_concurrency":3,"rate":7,"daily_cap":5,"dead_letter_limit":6,"retention":"20d","event_retention":"36d","warn_after":"1d","disable_after":null,"rotation_grace":"30m","subscriptions":20,` +
 		`"max_data_bytes":65536,"signature_tolerance":"5m","ports":[443,8443]}` + "\n"
 	if a := s.customer("cus_a", "paid").call("GET", "/v1/webhooks/policy", nil, 200); a.body != want {
 		t.Errorf("%s, want %s", a.body, want)

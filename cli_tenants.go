@@ -65,8 +65,8 @@ func (c *customersListCmd) Run(ctx context.Context, a *app) error {
 		if len(found) > c.Limit {
 			page = store.Page[store.Customer]{Data: found[:c.Limit], NextCursor: &found[c.Limit-1].CustomerID}
 		}
-		return list(a, page, "CUSTOMER\tTIER\tEMAIL\tCREATED", func(c store.Customer) []any {
-			return []any{c.CustomerID, c.Tier, c.Email, c.CreatedAt.Format("2006-01-02")}
+		return list(a, page, "CUSTOMER\tTIER\tBETA\tEMAIL\tCREATED", func(c store.Customer) []any {
+			return []any{c.CustomerID, c.Tier, c.Beta, c.Email, c.CreatedAt.Format("2006-01-02")}
 		})
 	})
 }

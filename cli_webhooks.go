@@ -179,8 +179,8 @@ func (c *subscriptionsListCmd) Run(ctx context.Context, a *app) error {
 		if err != nil {
 			return err
 		}
-		return list(a, page, "SUBSCRIPTION\tSTATE\tREASON\tSTREAK\tLAST DELIVERY\tURL", func(s webhook.Subscription) []any {
-			return []any{s.SubscriptionID, s.State, orDash(s.DisabledReason), s.FailuresStreak, when(s.LastDeliveryAt), s.URL}
+		return list(a, page, "SUBSCRIPTION\tSTATE\tREASON\tSTREAK\tFAILING SINCE\tLAST DELIVERY\tURL", func(s webhook.Subscription) []any {
+			return []any{s.SubscriptionID, s.State, orDash(s.DisabledReason), s.FailuresStreak, when(s.FailingSince), when(s.LastDeliveryAt), s.URL}
 		})
 	})
 }
@@ -237,6 +237,8 @@ type deliveriesListCmd struct {
 	Status       webhook.Status `help:"Only pending, success, failed or dead_letter ones."`
 	EventType    webhook.Type   `help:"Only this event type's."`
 	EventID      string         `help:"Only this event's."`
+	Since        string         `help:"Only what was made from then on: a time like 2026-10-16T00:00:00+09:00."`
+	Until        string         `help:"Only what was made before."`
 	pageFlags
 }
 
@@ -244,7 +246,7 @@ type deliveriesListCmd struct {
 func (c *deliveriesListCmd) Run(ctx context.Context, a *app) error {
 	return a.withWebhooks(ctx, func(s *webhook.Service) error {
 		page, err := s.Deliveries(ctx, webhook.DeliveriesRequest{SubscriptionID: c.Subscription, Status: c.Status,
-			EventType: c.EventType, EventID: c.EventID, PageRequest: c.request()})
+			EventType: c.EventType, EventID: c.EventID, Since: c.Since, Until: c.Until, PageRequest: c.request()})
 		if err != nil {
 			return err
 		}

@@ -133,6 +133,7 @@ func (a *app) webhooks(db *store.DB, outbox *webhook.Outbox, guard *webhook.Guar
 		DB: db, Outbox: outbox, Guard: guard, Cap: webhook.NewDailyCap(db, a.config.DailyCap),
 		Schedule: a.config.Schedule, EndpointConcurrency: a.config.EndpointConcurrency, DeadLetterLimit: a.config.DeadLetterLimit,
 		Rate: a.config.Rate, Retention: a.config.Retention, EventRetention: a.config.EventRetention, RotationGrace: a.config.RotationGrace,
+		WarnAfter: a.config.WarnAfter.Duration, DisableAfter: a.config.DisableAfter.Duration,
 	}
 }
 

@@ -17,6 +17,8 @@ type Limits struct {
 	DeadLetterLimit     int        `json:"dead_letter_limit"`    // of a subscription since it was enabled; 0: no limit
 	Retention           Duration   `json:"retention"`            // of finished deliveries, dead letters among them
 	EventRetention      Duration   `json:"event_retention"`      // of events in the feed
+	WarnAfter           *Duration  `json:"warn_after"`           // of nothing but failures the owner gets a mail; null: never
+	DisableAfter        *Duration  `json:"disable_after"`        // of nothing but failures a subscription is disabled; null: never
 	RotationGrace       Duration   `json:"rotation_grace"`       // how long a replaced secret goes on signing
 	Subscriptions       int        `json:"subscriptions"`        // active ones a customer
 	MaxBody             int        `json:"max_data_bytes"`
@@ -38,6 +40,8 @@ type Service struct {
 	DeadLetterLimit     int
 	Retention           Duration
 	EventRetention      Duration
+	WarnAfter           Duration // the worker's own; 0: never
+	DisableAfter        Duration // the same
 	RotationGrace       Duration // how long a replaced secret goes on signing
 	// Changed is told of subscriptions that were changed, after the commit, for
 	// the worker to read them again. It may be nil.
@@ -62,9 +66,17 @@ type PolicyRequest struct {
 func (s *Service) Policy(context.Context, PolicyRequest) (Limits, error) {
 	return Limits{
 		RetrySchedule: s.Schedule, ConnectTimeout: Duration(connectTimeout), AnswerTimeout: Duration(answerTimeout),
-		EndpointConcurrency: s.EndpointConcurrency, Rate: s.Rate, DailyCap: s.Cap.max(), DeadLetterLimit: s.DeadLetterLimit, Retention: s.Retention, EventRetention: s.EventRetention, RotationGrace: s.RotationGrace, Subscriptions: maxSubscriptions, MaxBody: maxData,
+		EndpointConcurrency: s.EndpointConcurrency, Rate: s.Rate, DailyCap: s.Cap.max(), DeadLetterLimit: s.DeadLetterLimit, Retention: s.Retention, EventRetention: s.EventRetention,
+		WarnAfter: orNever(s.WarnAfter), DisableAfter: orNever(s.DisableAfter), RotationGrace: s.RotationGrace, Subscriptions: maxSubscriptions, MaxBody: maxData,
 		SignatureTolerance: Duration(Tolerance), Ports: s.Guard.ports,
 	}, nil
+}
+
+func orNever(d Duration) *Duration {
+	if d == 0 {
+		return nil
+	}
+	return &d
 }
 
 // EventTypesRequest asks for the catalogue.
