@@ -120,6 +120,9 @@ func (a Amount) Sign() int { return a.value.Sign() }
 // Neg is -a.
 func (a Amount) Neg() Amount { return Amount{value: a.value.Neg()} }
 
+// Sub is a - b, exact, and fails as Add does.
+func (a Amount) Sub(b Amount) (Amount, error) { return a.Add(b.Neg()) }
+
 // Add is a + b, exact. It fails where the sum has more digits than an amount may.
 func (a Amount) Add(b Amount) (Amount, error) {
 	sum := Amount{value: a.value.Add(b.value)}
