@@ -10,19 +10,21 @@ CREATE TABLE journal_entries (
   operation_id      TEXT    UNIQUE REFERENCES partner_operations (operation_id), -- that it is the consequence of
   reverses_entry_id TEXT    UNIQUE REFERENCES journal_entries (entry_id),
   currency          TEXT    NOT NULL CHECK (length(currency) = 3),
+  balance_after     TEXT    NOT NULL CHECK (balance_after NOT GLOB '*[^0-9.-]*' AND length(balance_after) BETWEEN 1 AND 32), -- the customer's credit in that currency
   correlation_id    TEXT    NOT NULL,
   occurred_at_ms    INTEGER NOT NULL, -- out there
   created_at_ms     INTEGER NOT NULL, -- here
   memo              TEXT    NOT NULL
 ) STRICT;
 CREATE INDEX journal_entries_customer ON journal_entries (customer_id, entry_seq);
+CREATE INDEX journal_entries_payment ON journal_entries (payment_id, entry_seq) WHERE payment_id IS NOT NULL;
 
 CREATE TABLE journal_lines (
   entry_id   TEXT    NOT NULL REFERENCES journal_entries (entry_id),
   line_no    INTEGER NOT NULL CHECK (line_no > 0),
   account    TEXT    NOT NULL CHECK (account <> ''),
   amount     TEXT    NOT NULL CHECK (amount NOT GLOB '*[^0-9.-]*' AND length(amount) BETWEEN 1 AND 32),
-  amount_raw TEXT    NOT NULL, -- as it was received; the amount where it was computed
+  amount_raw TEXT    NOT NULL CHECK (amount_raw NOT GLOB '*[^0-9.-]*' AND length(amount_raw) BETWEEN 1 AND 32), -- as it was received; the amount where it was computed
   PRIMARY KEY (entry_id, line_no)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX journal_lines_account ON journal_lines (account);

@@ -3,11 +3,23 @@
 // An [Entry] has two lines or more that add up to zero in one currency. Where an
 // amount stands on a customer's account, a positive one is credit that the
 // customer has: the account's sum is the balance.
+//
+// What is stored: journal_entries and journal_lines. Each entry bears the balance
+// that its customer had after it, so that nobody has to add up years to know the
+// balance of today. Numbers of entries have no gaps and rise in commit order.
+//
+// What is atomic: an entry with its lines, in the transaction of whatever it is
+// the consequence of. A crash leaves whole entries.
+//
+// [Verify] reads the journal against itself and against the operations, [Journal]
+// shows it: a customer its own movements, operators everything.
 package ledger
 
 import (
-	"database/sql"
+	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"jpintel/billing/money"
@@ -24,8 +36,10 @@ const (
 	Rounding       = "rounding"
 )
 
+const creditPrefix = "cust:"
+
 // Credit is the account of a customer's credit: what we owe the customer.
-func Credit(customer string) string { return "cust:" + customer + ":credit" }
+func Credit(customer string) string { return creditPrefix + customer + ":credit" }
 
 // Kind is what an entry is.
 type Kind string
@@ -62,45 +76,60 @@ type Line struct {
 
 // Post writes an entry once. The same entry_id again is nothing: posted is false.
 func Post(tx *store.Tx, e Entry) (posted bool, err error) {
-	if err := balanced(e.Lines); err != nil {
+	if err := e.check(); err != nil {
+		return false, fmt.Errorf("entry %s: %w", e.EntryID, err)
+	}
+	after, err := balanceAfter(tx, e)
+	if err != nil {
 		return false, fmt.Errorf("entry %s: %w", e.EntryID, err)
 	}
 	n, err := tx.Update(`
-		INSERT INTO journal_entries (entry_id, kind, customer_id, payment_id, operation_id, reverses_entry_id, currency, correlation_id, occurred_at_ms, created_at_ms, memo)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11) ON CONFLICT (entry_id) DO NOTHING`,
+		INSERT INTO journal_entries (entry_id, kind, customer_id, payment_id, operation_id, reverses_entry_id, currency, balance_after, correlation_id, occurred_at_ms, created_at_ms, memo)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (entry_id) DO NOTHING`,
 		e.EntryID, string(e.Kind), e.CustomerID, store.Nullable(e.PaymentID), store.Nullable(e.OperationID), store.Nullable(e.Reverses), string(e.Currency),
-		e.CorrelationID, e.OccurredAt.UnixMilli(), tx.NowMS(), e.Memo)
+		after.Text(e.Currency), e.CorrelationID, e.OccurredAt.UnixMilli(), tx.NowMS(), e.Memo)
+	if err == nil && n == 1 {
+		err = e.postLines(tx)
+	}
 	if err != nil {
 		return false, fmt.Errorf("posting entry %s: %w", e.EntryID, err)
 	}
-	if n == 0 {
-		return false, nil
-	}
-	for i, line := range e.Lines {
-		text := line.Amount.Text(e.Currency)
-		raw := line.Amount.Raw()
-		if raw == "" {
-			raw = text
-		}
-		_, err := tx.Exec(`INSERT INTO journal_lines (entry_id, line_no, account, amount, amount_raw) VALUES ($1, $2, $3, $4, $5)`,
-			e.EntryID, i+1, line.Account, text, raw)
-		if err != nil {
-			return false, fmt.Errorf("posting entry %s: %w", e.EntryID, err)
-		}
-	}
-	return true, nil
+	return n == 1, nil
 }
 
-// balanced reports what is wrong with the lines of an entry.
-func balanced(lines []Line) error {
-	if len(lines) < 2 {
-		return fmt.Errorf("%d lines: want two or more", len(lines))
+func (e Entry) postLines(tx *store.Tx) error {
+	for i, line := range e.Lines {
+		text := line.Amount.Text(e.Currency)
+		_, err := tx.Exec(`INSERT INTO journal_lines (entry_id, line_no, account, amount, amount_raw) VALUES ($1, $2, $3, $4, $5)`,
+			e.EntryID, i+1, line.Account, text, cmp.Or(line.Amount.Raw(), text))
+		if err != nil {
+			return err
+		}
 	}
-	sum, err := total(lines)
+	return nil
+}
+
+// check says what is wrong with an entry: lines that do not add up, or that touch
+// the credit of another customer than its own.
+func (e Entry) check() error {
+	if len(e.Lines) < 2 {
+		return fmt.Errorf("%d lines: want two or more", len(e.Lines))
+	}
+	for _, line := range e.Lines {
+		if foreign(line.Account, e.CustomerID) {
+			return fmt.Errorf("a line on the account %s, which is not customer %s's", line.Account, e.CustomerID)
+		}
+	}
+	sum, err := total(e.Lines)
 	if err == nil && sum.Sign() != 0 {
 		err = fmt.Errorf("the lines add up to %s, not to zero", sum)
 	}
 	return err
+}
+
+// foreign reports whether an account is a customer's, and another's than this.
+func foreign(account, customer string) bool {
+	return strings.HasPrefix(account, creditPrefix) && account != Credit(customer)
 }
 
 func total(lines []Line) (sum money.Amount, err error) {
@@ -112,23 +141,7 @@ func total(lines []Line) (sum money.Amount, err error) {
 	return sum, nil
 }
 
-// Balance is the sum of an account in a currency.
-func Balance(q store.Querier, account string, c money.Currency) (money.Amount, error) {
-	rows, err := q.Query(`
-		SELECT l.amount FROM journal_lines l JOIN journal_entries e USING (entry_id) WHERE l.account = $1 AND e.currency = $2`, account, string(c))
-	if err != nil {
-		return money.Amount{}, fmt.Errorf("reading account %s: %w", account, err)
-	}
-	lines, err := store.Collect(rows, func(r *sql.Rows) (l Line, err error) {
-		var text string
-		if err := r.Scan(&text); err != nil {
-			return l, err
-		}
-		l.Amount, err = money.ParseSigned(text)
-		return l, err
-	})
-	if err != nil {
-		return money.Amount{}, fmt.Errorf("reading account %s: %w", account, err)
-	}
-	return total(lines)
+// on is what lines do to one account.
+func on(account string, lines []Line) (money.Amount, error) {
+	return total(slices.DeleteFunc(slices.Clone(lines), func(l Line) bool { return l.Account != account }))
 }
