@@ -141,26 +141,43 @@ func paged(t *rapid.T, db *store.DB, customer string, posted int, balance money.
 	}
 }
 
-// oracle holds every account's sum against the sqlite3 command: it adds decimals
-// exactly, with code of its own.
+// oracle holds every account's sum against the sqlite3 command, which adds
+// decimals exactly, with code of its own; and every entry's, which is zero.
 func oracle(t *testing.T, db *store.DB, r ledger.Report) {
 	t.Helper()
-	out, err := exec.Command("sqlite3", "-readonly", db.Path(), `
+	lines := decimals(t, db, `
 		SELECT l.account || ' ' || e.currency || ' ' || decimal_sum(l.amount) FROM journal_lines l JOIN journal_entries e USING (entry_id)
-		GROUP BY l.account, e.currency ORDER BY l.account, e.currency`).CombinedOutput()
-	if err != nil {
-		oracleMissing(t, fmt.Sprintf("%v %s", err, out))
-	}
-	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+		GROUP BY l.account, e.currency ORDER BY l.account, e.currency`)
 	if len(lines) != len(r.Accounts) {
-		t.Fatalf("%s, want %v", out, r.Accounts)
+		t.Fatalf("sqlite3 says %q, want %v", lines, r.Accounts)
 	}
 	for i, a := range r.Accounts {
 		part := strings.Fields(lines[i])
-		if len(part) != 3 || part[0] != a.Account || part[1] != a.Currency || !amount(t, strings.TrimSuffix(part[2], ".")).Equal(amount(t, a.Sum)) {
+		if len(part) != 3 || part[0] != a.Account || part[1] != a.Currency || !amount(t, part[2]).Equal(amount(t, a.Sum)) {
 			t.Errorf("sqlite3 says %s, want %v", lines[i], a)
 		}
 	}
+	for _, sum := range decimals(t, db, `SELECT DISTINCT decimal_sum(amount) FROM journal_lines GROUP BY entry_id`) {
+		if amount(t, sum).Sign() != 0 {
+			t.Errorf("sqlite3 says that an entry adds up to %s", sum)
+		}
+	}
+}
+
+// decimals is what the sqlite3 command answers, by line.
+func decimals(t *testing.T, db *store.DB, query string) []string {
+	t.Helper()
+	if _, err := exec.LookPath("sqlite3"); err != nil {
+		oracleMissing(t, "sqlite3 is not in PATH")
+	}
+	out, err := exec.Command("sqlite3", "-readonly", db.Path(), query).CombinedOutput()
+	if strings.Contains(string(out), "no such function") {
+		oracleMissing(t, "this sqlite3 has no decimals")
+	}
+	if err != nil {
+		t.Fatalf("sqlite3: %v: %s", err, out)
+	}
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
 }
 
 // oracleMissing skips where the command is not there, or cannot add decimals, but
