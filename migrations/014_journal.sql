@@ -17,6 +17,7 @@ CREATE TABLE journal_entries (
   memo              TEXT    NOT NULL
 ) STRICT;
 CREATE INDEX journal_entries_customer ON journal_entries (customer_id, entry_seq);
+CREATE INDEX journal_entries_currency ON journal_entries (customer_id, currency, entry_seq);
 CREATE INDEX journal_entries_payment ON journal_entries (payment_id, entry_seq) WHERE payment_id IS NOT NULL;
 
 CREATE TABLE journal_lines (

@@ -81,12 +81,21 @@ type CurrencyBalance struct {
 	Balance  string `json:"balance"` // exact; negative: the customer owes it
 }
 
+// balancesQuery goes from one of a customer's currencies to the next, and reads
+// the last entry in each: it looks at no other.
+const balancesQuery = `
+	WITH RECURSIVE held (currency) AS (
+	  SELECT MIN(currency) FROM journal_entries WHERE customer_id = $1
+	  UNION ALL
+	  SELECT (SELECT MIN(currency) FROM journal_entries WHERE customer_id = $1 AND currency > held.currency) FROM held WHERE held.currency IS NOT NULL
+	)
+	SELECT currency, (SELECT balance_after FROM journal_entries e WHERE e.customer_id = $1 AND e.currency = held.currency ORDER BY entry_seq DESC LIMIT 1)
+	FROM held WHERE currency IS NOT NULL`
+
 // Balances reads a customer's balances.
 func (j Journal) Balances(ctx context.Context, r BalanceRequest) (b Balances, err error) {
 	b.AsOf = time.Now().Truncate(time.Millisecond).In(j.DB.Location) // before it reads: what is posted later may be missing
-	rows, err := j.DB.Reader(ctx).Query(`
-		SELECT currency, balance_after FROM journal_entries
-		WHERE entry_seq IN (SELECT MAX(entry_seq) FROM journal_entries WHERE customer_id = $1 GROUP BY currency) ORDER BY currency`, r.CustomerID)
+	rows, err := j.DB.Reader(ctx).Query(balancesQuery, r.CustomerID)
 	if err != nil {
 		return b, fmt.Errorf("reading balances: %w", err)
 	}

@@ -71,20 +71,26 @@ func post(t testing.TB, db *store.DB, entries ...ledger.Entry) {
 // operation adds an operation that is done, or waits.
 func operation(t testing.TB, db *store.DB, id, customer, action, status, text string) {
 	t.Helper()
-	write(t, db, func(tx *store.Tx) error {
-		target, finished := any(nil), any(nil)
-		if status == "succeeded" {
-			target, finished = "txn_"+id, tx.NowMS()-time.Hour.Milliseconds()
-		}
-		if _, err := tx.Exec(`
-			INSERT INTO partner_operations (operation_id, customer_id, action, intent, intent_version, idempotency_key, request_fingerprint, status, next_attempt_at_ms,
-			  target_public_id, amount, currency, created_at_ms, updated_at_ms, finished_at_ms)
-			VALUES ($1, $2, $3, $1, 1, $1, 'v1:', $4, 0, $5, $6, 'USD', 0, 0, $7)`, id, customer, action, status, target, text, finished); err != nil {
-			return err
-		}
-		_, err := tx.Exec(`INSERT INTO operator_notes (operation_id, at_ms, who, action, note) VALUES ($1, 0, 'test', 'resolve', '')`, id)
+	write(t, db, func(tx *store.Tx) error { return insertOperation(tx, id, customer, action, status, text) })
+}
+
+// insertOperation is operation in a transaction. text is its amount; "": none.
+func insertOperation(tx *store.Tx, id, customer, action, status, text string) error {
+	var target, finished, currency any
+	if status == "succeeded" {
+		target, finished = "txn_"+id, tx.NowMS()-time.Hour.Milliseconds()
+	}
+	if text != "" {
+		currency = "USD"
+	}
+	if _, err := tx.Exec(`
+		INSERT INTO partner_operations (operation_id, customer_id, action, intent, intent_version, idempotency_key, request_fingerprint, status, next_attempt_at_ms,
+		  target_public_id, amount, currency, created_at_ms, updated_at_ms, finished_at_ms)
+		VALUES ($1, $2, $3, $1, 1, $1, 'v1:', $4, 0, $5, $6, $7, 0, 0, $8)`, id, customer, action, status, target, store.Nullable(text), currency, finished); err != nil {
 		return err
-	})
+	}
+	_, err := tx.Exec(`INSERT INTO operator_notes (operation_id, at_ms, who, action, note) VALUES ($1, 0, 'test', 'resolve', '')`, id)
+	return err
 }
 
 func verify(t testing.TB, db *store.DB, upstream ledger.Upstream) ledger.Report {

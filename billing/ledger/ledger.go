@@ -75,6 +75,7 @@ type Line struct {
 }
 
 // Post writes an entry once. The same entry_id again is nothing: posted is false.
+// With that id and other lines it is an error: one of the two would be lost.
 func Post(tx *store.Tx, e Entry) (posted bool, err error) {
 	if err := e.check(); err != nil {
 		return false, fmt.Errorf("entry %s: %w", e.EntryID, err)
@@ -88,7 +89,10 @@ func Post(tx *store.Tx, e Entry) (posted bool, err error) {
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (entry_id) DO NOTHING`,
 		e.EntryID, string(e.Kind), e.CustomerID, store.Nullable(e.PaymentID), store.Nullable(e.OperationID), store.Nullable(e.Reverses), string(e.Currency),
 		after.Text(e.Currency), e.CorrelationID, e.OccurredAt.UnixMilli(), tx.NowMS(), e.Memo)
-	if err == nil && n == 1 {
+	switch {
+	case err == nil && n == 0:
+		err = e.same(tx)
+	case err == nil:
 		err = e.postLines(tx)
 	}
 	if err != nil {
@@ -105,6 +109,26 @@ func (e Entry) postLines(tx *store.Tx) error {
 		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// same holds an entry against the posted one with its id.
+func (e Entry) same(tx *store.Tx) error {
+	there, err := one(tx, e.EntryID)
+	if err != nil {
+		return err
+	}
+	if there == nil { // unreachable: it was in the way
+		return fmt.Errorf("it is posted, and cannot be found")
+	}
+	lines, err := there.amounts()
+	if err != nil {
+		return err
+	}
+	equal := slices.EqualFunc(lines, e.Lines, func(a, b Line) bool { return a.Account == b.Account && a.Amount.Equal(b.Amount) })
+	if !equal || there.CustomerID != e.CustomerID || there.Currency != string(e.Currency) {
+		return fmt.Errorf("it was posted before, with other lines")
 	}
 	return nil
 }

@@ -45,6 +45,13 @@ func TestPostRefusesWhatDoesNotBalance(t *testing.T) {
 		}
 		return err
 	})
+	for _, other := range []ledger.Entry{entry(t, "e", ledger.TopUp, "cus_a", "25.01", ledger.StripeClearing), entry(t, "e", ledger.TopUp, "cus_a", "25", ledger.Refunds),
+		entry(t, "e", ledger.TopUp, "cus_b", "25", ledger.StripeClearing)} {
+		err := db.Write(t.Context(), func(tx *store.Tx) error { _, err := ledger.Post(tx, other); return err })
+		if err == nil || err.Error() != "posting entry e: it was posted before, with other lines" {
+			t.Errorf("%+v: %v", other.Lines, err)
+		}
+	}
 	if r := verify(t, db, nil); r.Entries != 1 || r.Lines != 2 {
 		t.Errorf("%+v", r)
 	}

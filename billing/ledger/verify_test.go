@@ -129,37 +129,67 @@ func TestVerifyAsksTheUpstream(t *testing.T) {
 	db := sound(t)
 	write(t, db, func(tx *store.Tx) error {
 		for _, c := range []string{"cus_a", "cus_b"} {
-			operation := "op_group_" + c
-			if _, err := tx.Exec(`
-				INSERT INTO partner_operations (operation_id, customer_id, action, intent, intent_version, idempotency_key, request_fingerprint, status, next_attempt_at_ms,
-				  target_public_id, created_at_ms, updated_at_ms, finished_at_ms) VALUES ($1, $2, 'create_group', '', 1, $1, 'v1:', 'succeeded', 0, $3, 0, 0, 0)`, operation, c, "grp_"+c); err != nil {
+			if err := insertOperation(tx, "group_"+c, c, "create_group", "succeeded", ""); err != nil {
 				return err
 			}
-			if _, err := tx.Exec(`INSERT INTO operator_notes (operation_id, at_ms, who, action, note) VALUES ($1, 0, 'test', 'resolve', '')`, operation); err != nil {
-				return err
-			}
-			if _, err := tx.Exec(`INSERT INTO billing_accounts (customer_id, currency, signup_version, group_id, created_at_ms) VALUES ($1, 'USD', 1, $2, 0)`, c, "grp_"+c); err != nil {
+			if _, err := tx.Exec(`INSERT INTO billing_accounts (customer_id, currency, signup_version, group_id, created_at_ms) VALUES ($1, 'USD', 1, $2, 0)`, c, "txn_group_"+c); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
-	there := map[string]string{"grp_cus_a": "20", "grp_cus_b": "0.00"}
+	there := map[string]string{"txn_group_cus_a": "20", "txn_group_cus_b": "0.00"}
 	var failed error
 	upstream := func(_ context.Context, group string) (money.Amount, error) { return amount(t, there[group]), failed }
 	if r := verify(t, db, upstream); r.FaultCount != 0 || r.Groups != 2 || len(r.Unsettled) != 0 {
 		t.Errorf("%+v", r)
 	}
-	there["grp_cus_a"] = "19.99" // there was usage, but that is not a transaction
-	if r := verify(t, db, upstream); r.FaultCount != 1 || r.Groups != 1 || r.Faults[0].Code != ledger.FaultUpstream || r.Faults[0].Detail != "group grp_cus_a: 19.99 USD are booked upstream, 20.00 here" {
+	there["txn_group_cus_a"] = "19.99" // there was usage, but that is not a transaction
+	if r := verify(t, db, upstream); r.FaultCount != 1 || r.Groups != 1 || r.Faults[0].Code != ledger.FaultUpstream || r.Faults[0].Detail != "group txn_group_cus_a: 19.99 USD are booked upstream, 20.00 here" {
 		t.Errorf("%+v", r)
 	}
-	there["grp_cus_b"] = "9" // op_4 may have happened
+	there["txn_group_cus_b"] = "9" // op_4 may have happened
 	if r := verify(t, db, upstream); r.FaultCount != 1 || r.Groups != 0 || !slices.Equal(r.Unsettled, []string{"cus_b"}) {
 		t.Errorf("%+v", r)
 	}
 	failed = errors.New("no answer")
 	if r := verify(t, db, upstream); r.FaultCount != 2 || r.Faults[0].Code != ledger.FaultUnread {
 		t.Errorf("%+v", r)
+	}
+}
+
+// What is posted while somebody verifies is no fault: an operation and its entry
+// are one transaction, and so are an entry and its lines.
+func TestVerifyBesideWrites(t *testing.T) {
+	db := checked(t, newBook(t, "cus_a"))
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for i := 0; i < 50 && err == nil; i++ {
+			err = db.Write(t.Context(), func(tx *store.Tx) error {
+				id := fmt.Sprint("op_", i)
+				if err := insertOperation(tx, id, "cus_a", "top_up_credit", "succeeded", "0.01"); err != nil {
+					return err
+				}
+				e := entry(t, fmt.Sprint("e", i), ledger.TopUp, "cus_a", "0.01", ledger.StripeClearing)
+				e.OperationID = id
+				_, err := ledger.Post(tx, e)
+				return err
+			})
+		}
+		done <- err
+	}()
+	for rounds := 0; ; rounds++ {
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+			return
+		default:
+			if r := verify(t, db, nil); r.FaultCount != 0 {
+				t.Fatalf("round %d: %+v", rounds, r)
+			}
+		}
 	}
 }
