@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"jpintel/billing"
+	journal "jpintel/billing/ledger"
 	"jpintel/billing/modelgate"
 	"jpintel/store"
 	"jpintel/webhook"
@@ -121,7 +122,7 @@ func (a *app) api(db *store.DB, log *slog.Logger, guard *webhook.Guard, sender *
 	return &api{
 		db: db, log: log, programs: state, worker: worker, mails: mails, tick: time.Duration(a.config.Tick),
 		hasAdmin: a.config.AdminToken != "", admin: sha256.Sum256([]byte(a.config.AdminToken)),
-		billing: engine.Rules, ledger: ledger,
+		billing: engine.Rules, ledger: ledger, journal: journal.Journal{DB: db},
 		webhooks: service, fly: a.config.Fly != "", rollout: a.config.Rollout,
 		calls: newLimiters(a.config.callRate(), max(a.config.APIRate, 1)), guesses: newLimiters(rate.Every(guessEvery), guessBurst),
 	}

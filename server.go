@@ -16,6 +16,7 @@ import (
 	"github.com/julienschmidt/httprouter"
 
 	"jpintel/billing"
+	"jpintel/billing/ledger"
 	"jpintel/store"
 	"jpintel/webhook"
 	"jpintel/webhook/mail"
@@ -59,6 +60,7 @@ type api struct {
 	mails    *mail.Sender
 	billing  *billing.Service
 	ledger   *billing.Worker
+	journal  ledger.Journal
 	admin    [sha256.Size]byte // of the token, so that comparing takes no notice of lengths
 	hasAdmin bool
 	tick     time.Duration
@@ -101,6 +103,8 @@ func (a *api) routes() []route {
 		{"GET", "/v1/events/:id", paid, endpoint(w.Event)},
 
 		{"GET", "/v1/customer", customer, endpoint(a.account)},
+		{"GET", "/v1/balance", customer, endpoint(a.journal.Balances)},
+		{"GET", "/v1/ledger", customer, a.movements},
 
 		{"POST", "/v1/saved-filters", customer, endpoint(p.CreateSavedFilter)},
 		{"GET", "/v1/saved-filters", customer, endpoint(p.ListSavedFilters)},
@@ -122,6 +126,7 @@ func (a *api) routes() []route {
 		{"POST", "/v1/admin/operations/:id/retry", admin, endpoint(b.Retry)},
 		{"POST", "/v1/admin/operations/:id/reconcile", admin, endpoint(b.Reconcile)},
 		{"POST", "/v1/admin/operations/:id/resolve", admin, endpoint(b.Resolve)},
+		{"GET", "/v1/admin/ledger", admin, endpoint(a.journal.Entries)},
 		{"POST", "/v1/admin/customers/:id/keys", admin, endpoint(a.createKey)},
 		{"PUT", "/v1/admin/programs/:unified_id", admin, endpoint(p.PutProgram)},
 		{"POST", "/v1/admin/programs", admin, a.importPrograms},
@@ -159,8 +164,12 @@ func methodNotAllowed(w http.ResponseWriter, _ *http.Request) {
 	_ = writeJSON(w, http.StatusMethodNotAllowed, map[string]string{"detail": "no such call: this path allows " + allow})
 }
 
-// panicked answers for a handler that has panicked: 500, and the log knows.
+// panicked answers for a handler that has panicked: 500, and the log knows. One
+// that wants the connection cut gets that.
 func (a *api) panicked(w http.ResponseWriter, r *http.Request, what any) {
+	if what == http.ErrAbortHandler {
+		panic(what)
+	}
 	writeError(&call{r: r, w: w}, a.log, fmt.Errorf("panic: %v\n%s", what, debug.Stack()))
 }
 

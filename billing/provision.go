@@ -55,7 +55,10 @@ func parseLimit(text, code string) (limit money.Amount, c money.Currency, err er
 	if code == "" {
 		code = defaultCurrency
 	}
-	if c, err = money.ParseCurrency(code); err != nil {
+	if c, err = money.ParseCurrency(code); err == nil {
+		err = c.Check()
+	}
+	if err != nil {
 		return limit, c, store.Errorf(store.CodeInvalid, "currency: %v", err)
 	}
 	return limit, c, nil

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"jpintel/billing/ledger/ledgertest"
 	"jpintel/billing/modelgate"
 	"jpintel/billing/modelgatetest"
 	"jpintel/store/storetest"
@@ -164,6 +165,7 @@ func (s *scene) holds() {
 	for key, traffic := range state.Overlaps() {
 		s.t.Errorf("I8: %s: %+v", key, traffic)
 	}
+	ledgertest.Check(s.t, s.DB) // I5
 	// I6: a success that no answer, look, child or person tells of.
 	for _, id := range s.strings(`
 		SELECT operation_id FROM partner_operations o WHERE status = 'succeeded' AND (target_public_id IS NULL OR NOT (

@@ -17,6 +17,8 @@ const (
 	// maxRows is the most rows that one question reads: whoever has more
 	// matches than that has another problem.
 	maxRows = 1000
+	// codeTooMany is what is wrong with an answer of more rows than that.
+	codeTooMany = "too_many_rows"
 )
 
 // Found is the whole answer to one question. What is evidence has to say what
@@ -72,6 +74,25 @@ func (c *Client) TransactionsByRef(ctx context.Context, group, externalRef strin
 	found, err := list(ctx, c, "/transactions", url.Values{"group_id": {group}, "external_ref": {externalRef}}, readTransaction, func(t Transaction) string { return t.ID })
 	found.Items = only(found.Items, func(t Transaction) bool { return t.ExternalRef == externalRef })
 	return found, err
+}
+
+// TransactionQuery says which transactions are wanted. What is empty does not count.
+type TransactionQuery struct {
+	GroupID  string
+	From, To time.Time // From <= created_at < To; whole seconds
+}
+
+// Transactions finds transactions.
+func (c *Client) Transactions(ctx context.Context, q TransactionQuery) (Found[Transaction], error) {
+	query := url.Values{}
+	if q.GroupID != "" {
+		query.Set("group_id", q.GroupID)
+	}
+	if !q.From.IsZero() {
+		query.Set("created_from", q.From.UTC().Format(time.RFC3339))
+		query.Set("created_to", q.To.UTC().Format(time.RFC3339))
+	}
+	return list(ctx, c, "/transactions", query, readTransaction, func(t Transaction) string { return t.ID })
 }
 
 // Wallet reads what the partner's wallet has.
@@ -150,7 +171,7 @@ func list[T any](ctx context.Context, c *Client, path string, query url.Values, 
 			return all, &ReadError{Malformed, CodeMalformed, page.Status}
 		}
 		if rows += len(data); rows > maxRows {
-			return all, &ReadError{Malformed, "too_many_rows", page.Status}
+			return all, &ReadError{Malformed, codeTooMany, page.Status}
 		}
 		for _, element := range data {
 			o, _ := element.(object)

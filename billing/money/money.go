@@ -5,8 +5,8 @@
 // An [Amount] is made by [Parse], [ParseSigned], or by adding up others. What is
 // parsed has to have the one form that the contract knows; the decimal library
 // behind it would take exponents, plus signs and digits of other scripts too, so
-// the form is judged before the library sees the text. Nothing here divides or
-// rounds.
+// the form is judged before the library sees the text. Nothing here divides, and
+// nothing is rounded but by [Amount.Round], for people to read.
 package money
 
 import (
@@ -120,11 +120,28 @@ func (a Amount) Sign() int { return a.value.Sign() }
 // Neg is -a.
 func (a Amount) Neg() Amount { return Amount{value: a.value.Neg()} }
 
+// Sub is a - b, exact, and fails as Add does.
+func (a Amount) Sub(b Amount) (Amount, error) { return a.Add(b.Neg()) }
+
 // Add is a + b, exact. It fails where the sum has more digits than an amount may.
 func (a Amount) Add(b Amount) (Amount, error) {
 	sum := Amount{value: a.value.Add(b.value)}
-	if checkForm(strings.TrimPrefix(sum.String(), "-")) != nil {
+	if !sum.fits() {
 		return Amount{}, fmt.Errorf("%s and %s: the sum has more than %d digits before the point", a, b, maxInteger)
 	}
 	return sum, nil
 }
+
+// Round is a at a statement or on a display: rounded half to even to the
+// currency's minor digits. Nothing that is computed further, stored or sent is
+// rounded. It fails where that takes the amount to more digits than one may have.
+func (a Amount) Round(c Currency) (Amount, error) {
+	rounded := Amount{value: a.value.RoundBank(int32(c.Digits()))}
+	if !rounded.fits() {
+		return Amount{}, fmt.Errorf("%s: rounded it has more than %d digits before the point", a, maxInteger)
+	}
+	return rounded, nil
+}
+
+// fits reports whether what was computed is still an amount.
+func (a Amount) fits() bool { return checkForm(strings.TrimPrefix(a.String(), "-")) == nil }
