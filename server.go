@@ -102,6 +102,8 @@ func (a *api) routes() []route {
 
 		{"GET", "/v1/customer", customer, endpoint(a.account)},
 
+		{"POST", "/v1/billing/webhooks/stripe", open, endpoint(b.ReceivePayment)},
+
 		{"POST", "/v1/saved-filters", customer, endpoint(p.CreateSavedFilter)},
 		{"GET", "/v1/saved-filters", customer, endpoint(p.ListSavedFilters)},
 		{"DELETE", "/v1/saved-filters/:id", customer, endpoint(p.DeleteSavedFilter)},
@@ -122,6 +124,10 @@ func (a *api) routes() []route {
 		{"POST", "/v1/admin/operations/:id/retry", admin, endpoint(b.Retry)},
 		{"POST", "/v1/admin/operations/:id/reconcile", admin, endpoint(b.Reconcile)},
 		{"POST", "/v1/admin/operations/:id/resolve", admin, endpoint(b.Resolve)},
+		{"GET", "/v1/admin/payments/events", admin, endpoint(b.PaymentEvents)},
+		{"GET", "/v1/admin/payments/events/:id", admin, endpoint(b.PaymentEvent)},
+		{"POST", "/v1/admin/payments/events/:id/rerun", admin, endpoint(b.RerunPaymentEvent)},
+		{"POST", "/v1/admin/payments/rerun", admin, endpoint(b.RerunPaymentEvents)},
 		{"POST", "/v1/admin/customers/:id/keys", admin, endpoint(a.createKey)},
 		{"PUT", "/v1/admin/programs/:unified_id", admin, endpoint(p.PutProgram)},
 		{"POST", "/v1/admin/programs", admin, a.importPrograms},

@@ -127,7 +127,9 @@ func TestHeldEvents(t *testing.T) {
 // An operator's rerun goes through all of them once, also while they fail again.
 func TestRerunOfManyEvents(t *testing.T) {
 	p := newPaymentBench(t)
-	p.outcome = func(*store.Tx, *stripe.Event) (applied, error) { return applied{status: EventHeld, reason: "it waits"}, nil }
+	p.outcome = func(*store.Tx, *stripe.Event) (applied, error) {
+		return applied{status: EventHeld, reason: "it waits"}, nil
+	}
 	const n = 2*rerunStep + 7
 	body := stripeFixture(t, "refund.created", "evt_0")
 	for i := range n {
