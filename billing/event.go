@@ -92,6 +92,13 @@ func dueEvent(q store.Querier, now time.Time) (*PaymentEvent, error) {
 	return e, nil
 }
 
+// nextEvent is when a payment event is to be worked on next; zero where none is.
+func nextEvent(ctx context.Context, db *store.DB) (time.Time, error) {
+	var at sql.NullInt64
+	err := db.Reader(ctx).QueryRow(`SELECT MIN(next_attempt_at_ms) FROM payment_webhook_events WHERE next_attempt_at_ms IS NOT NULL`).Scan(&at)
+	return orZero(at), err
+}
+
 // settle writes down what has come of an attempt on the event; next is when it is
 // tried again, zero: not by itself. It does nothing where somebody has had the
 // event run again since it was read.

@@ -110,7 +110,7 @@ func (w *Worker) payments(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-w.told:
-		case <-time.After(w.tick):
+		case <-time.After(w.wait(ctx, nextEvent)):
 		}
 	}
 }
@@ -129,14 +129,14 @@ func (w *Worker) loop(ctx context.Context, owner string) {
 		select {
 		case <-ctx.Done():
 		case <-w.woken:
-		case <-time.After(w.wait(ctx)):
+		case <-time.After(w.wait(ctx, nextDue)):
 		}
 	}
 }
 
-// wait is how long there is nothing to do, as far as is known.
-func (w *Worker) wait(ctx context.Context) time.Duration {
-	next, err := nextDue(ctx, w.engine.DB)
+// wait is how long there is nothing to do, as far as is known: until what is next.
+func (w *Worker) wait(ctx context.Context, what func(context.Context, *store.DB) (time.Time, error)) time.Duration {
+	next, err := what(ctx, w.engine.DB)
 	if err != nil || next.IsZero() {
 		return w.tick
 	}
