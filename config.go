@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -66,6 +67,9 @@ type Config struct {
 	BillingRetryBase  webhook.Duration `env:"JPINTEL_BILLING_RETRY_BASE" envDefault:"2s" form:"a duration like 2s" doc:"first step of the backoff between two sends of an operation; it doubles up to 15m"`
 	BillingSettle     webhook.Duration `env:"JPINTEL_BILLING_SETTLE" envDefault:"390s" form:"a duration like 390s" doc:"how long after a send a look at the partner API may not conclude yet that it did not happen"`
 	BillingKillSwitch bool             `env:"JPINTEL_BILLING_KILL_SWITCH" envDefault:"0" form:"0 or 1" doc:"1: not one request to the partner API; what is accepted is done afterwards"`
+
+	StripeSecrets  Secret `env:"JPINTEL_STRIPE_WEBHOOK_SECRETS" form:"whsec_…[,whsec_…]" doc:"signing secrets of the webhook endpoint at Stripe, two while one is replaced; unset: payment webhooks answer 404"`
+	StripeLivemode bool   `env:"JPINTEL_STRIPE_LIVEMODE" envDefault:"1" form:"0 or 1" doc:"which payment events count: 1 those of real money, 0 those of a sandbox; the others are stored and ignored"`
 
 	APIRate int `env:"JPINTEL_API_RATE" envDefault:"20" form:"a number, 0 for no limit" doc:"API calls a second, and as a burst, per customer"`
 
@@ -212,6 +216,7 @@ func (c *Config) validate() error {
 		wrong("MODELGATE_TIMEOUT", c.ModelGateTimeout > 0 && time.Duration(c.ModelGateTimeout) <= modelgate.Timeout),
 		wrong("JPINTEL_BILLING_RETRY_BASE", c.BillingRetryBase > 0),
 		wrong("JPINTEL_BILLING_SETTLE", c.BillingSettle > 0),
+		wrong("JPINTEL_STRIPE_WEBHOOK_SECRETS", c.StripeSecrets == "" || !slices.ContainsFunc(c.stripeSecrets(), func(s string) bool { return !stripeSecretForm.MatchString(s) })),
 		wrong("JPINTEL_API_RATE", c.APIRate >= 0),
 		wrong("JPINTEL_SMTP_URL", c.SMTPURL == "" || validSMTP(string(c.SMTPURL), anySender)),
 		wrong("JPINTEL_MAIL_FROM", c.MailFrom == "" && c.SMTPURL == "" || validSMTP(anySMTP, c.MailFrom)),
@@ -220,6 +225,17 @@ func (c *Config) validate() error {
 		wrong("JPINTEL_LOG_FORMAT", c.LogFormat == "" || c.LogFormat == "json" || c.LogFormat == "text"),
 		c.validateFly(),
 	)
+}
+
+// stripeSecretForm is what Stripe's dashboard shows.
+var stripeSecretForm = regexp.MustCompile(`^whsec_[A-Za-z0-9+/=_-]{16,200}$`)
+
+// stripeSecrets are the signing secrets, one by one.
+func (c *Config) stripeSecrets() []string {
+	if c.StripeSecrets == "" {
+		return nil
+	}
+	return strings.Split(string(c.StripeSecrets), ",")
 }
 
 // These stand in for one of two values where only the other's form is judged.

@@ -19,7 +19,7 @@ var oracleLibraries = []string{"standardwebhooks", "stripe", "svix"}
 // TestOfficialLibraries lets the official libraries, unmodified, verify what a
 // running server has sent, with the one secret that the customer was shown.
 func TestOfficialLibraries(t *testing.T) {
-	oracle := oracleStart(t)
+	oracle := oracleStart(t, "verify.mjs")
 	receiver := procReceive(t, nil)
 	server := procServe(t, t.TempDir()+"/jpintel.db")
 	server.customer("cus_oracle")
@@ -84,11 +84,12 @@ func oracleUnsigned(h http.Header) http.Header {
 	return unsigned
 }
 
-// procOracle is testdata/oracle/verify.mjs, running.
+// procOracle is a program of testdata/oracle, running: a line in, a line out.
 type procOracle struct {
-	t   *testing.T
-	in  *json.Encoder
-	out *bufio.Reader
+	t      *testing.T
+	script string
+	in     *json.Encoder
+	out    *bufio.Reader
 }
 
 // oracleMissing skips a test whose judge is not there, but not in CI: there,
@@ -101,8 +102,8 @@ func oracleMissing(t *testing.T, what, missing string) {
 	t.Skipf("not verified by %s: %s", what, missing)
 }
 
-// oracleStart starts the judge.
-func oracleStart(t *testing.T) *procOracle {
+// oracleStart starts one of the judges.
+func oracleStart(t *testing.T, script string) *procOracle {
 	t.Helper()
 	missing := ""
 	if _, err := exec.LookPath("node"); err != nil {
@@ -113,7 +114,7 @@ func oracleStart(t *testing.T) *procOracle {
 	if missing != "" {
 		oracleMissing(t, "the official libraries", missing)
 	}
-	cmd := exec.Command("node", "verify.mjs")
+	cmd := exec.Command("node", script)
 	cmd.Dir, cmd.Stderr = "testdata/oracle", os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -129,10 +130,25 @@ func oracleStart(t *testing.T) *procOracle {
 	t.Cleanup(func() {
 		_ = in.Close() // it has ended already, then Wait tells
 		if err := cmd.Wait(); err != nil {
-			t.Errorf("verify.mjs: %v", err)
+			t.Errorf("%s: %v", script, err)
 		}
 	})
-	return &procOracle{t, json.NewEncoder(in), bufio.NewReader(out)}
+	return &procOracle{t, script, json.NewEncoder(in), bufio.NewReader(out)}
+}
+
+// ask puts a question, and reads the answer.
+func (o *procOracle) ask(question map[string]any, answer any) {
+	o.t.Helper()
+	if err := o.in.Encode(question); err != nil {
+		o.t.Fatal(err)
+	}
+	line, err := o.out.ReadBytes('\n')
+	if err != nil {
+		o.t.Fatalf("%s: %v", o.script, err)
+	}
+	if err := json.Unmarshal(line, answer); err != nil {
+		o.t.Fatalf("%v in %s", err, line)
+	}
 }
 
 // judge returns which libraries accept a request. One that refuses has to say
@@ -143,20 +159,11 @@ func (o *procOracle) judge(secret string, header http.Header, body []byte) map[s
 	for name := range header {
 		headers[strings.ToLower(name)] = header.Get(name)
 	}
-	if err := o.in.Encode(map[string]any{"secret": secret, "headers": headers, "body_base64": body}); err != nil {
-		o.t.Fatal(err)
-	}
-	line, err := o.out.ReadBytes('\n')
-	if err != nil {
-		o.t.Fatalf("verify.mjs: %v", err)
-	}
 	var verdict struct {
 		Stripe, StandardWebhooks, Svix bool
 		Errors                         map[string]string
 	}
-	if err := json.Unmarshal(line, &verdict); err != nil {
-		o.t.Fatalf("%v in %s", err, line)
-	}
+	o.ask(map[string]any{"secret": secret, "headers": headers, "body_base64": body}, &verdict)
 	accepted := map[string]bool{"stripe": verdict.Stripe, "standardwebhooks": verdict.StandardWebhooks, "svix": verdict.Svix}
 	for _, library := range slices.Sorted(maps.Keys(accepted)) {
 		if accepted[library] == (verdict.Errors[library] != "") {

@@ -106,6 +106,8 @@ func (a *api) routes() []route {
 		{"GET", "/v1/balance", customer, endpoint(a.journal.Balances)},
 		{"GET", "/v1/ledger", customer, a.movements},
 
+		{"POST", "/v1/billing/webhooks/stripe", open, endpoint(b.ReceivePayment)},
+
 		{"POST", "/v1/saved-filters", customer, endpoint(p.CreateSavedFilter)},
 		{"GET", "/v1/saved-filters", customer, endpoint(p.ListSavedFilters)},
 		{"DELETE", "/v1/saved-filters/:id", customer, endpoint(p.DeleteSavedFilter)},
@@ -127,6 +129,10 @@ func (a *api) routes() []route {
 		{"POST", "/v1/admin/operations/:id/reconcile", admin, endpoint(b.Reconcile)},
 		{"POST", "/v1/admin/operations/:id/resolve", admin, endpoint(b.Resolve)},
 		{"GET", "/v1/admin/ledger", admin, endpoint(a.journal.Entries)},
+		{"GET", "/v1/admin/payments/events", admin, endpoint(b.PaymentEvents)},
+		{"GET", "/v1/admin/payments/events/:id", admin, endpoint(b.PaymentEvent)},
+		{"POST", "/v1/admin/payments/events/:id/rerun", admin, endpoint(b.RerunPaymentEvent)},
+		{"POST", "/v1/admin/payments/rerun", admin, endpoint(b.RerunPaymentEvents)},
 		{"POST", "/v1/admin/customers/:id/keys", admin, endpoint(a.createKey)},
 		{"PUT", "/v1/admin/programs/:unified_id", admin, endpoint(p.PutProgram)},
 		{"POST", "/v1/admin/programs", admin, a.importPrograms},

@@ -9,6 +9,8 @@
 // upstream was asked, and what followed. operator_notes: what people decided.
 // billing_accounts, model_keys, key_secrets (sealed) and limit_policies: what has
 // become of it here. late_results: answers that nobody was waiting for any more.
+// payment_webhook_events: what the payment provider has told, before anything
+// follows from it.
 //
 // # The walk of an operation
 //
@@ -27,6 +29,12 @@
 // Each transition is one function in transition.go. A provision_customer is a
 // parent that sends nothing: the success of each child inserts the next one.
 //
+// # The walk of a payment event
+//
+//	webhook ─▶ IngestPayment               verified, stored once, answered
+//	             │
+//	           Engine.StepPayment          the fact and all that follows from it; one transaction, no network
+//
 // # What is atomic
 //
 // A success with everything that follows from it: the target, the sealed secret,
@@ -43,6 +51,8 @@
 package billing
 
 import (
+	"log/slog"
+
 	"jpintel/store"
 	"jpintel/webhook"
 )
@@ -53,7 +63,9 @@ type Service struct {
 	DB     *store.DB
 	Outbox *webhook.Outbox
 	Models []string // of a new group
-	Wake   func()   // tells the worker of new work; nil: it will see
+	Stripe StripeOptions
+	Log    *slog.Logger // of what concerns payments; nil: nowhere
+	Wake   func()       // tells the worker of new work; nil: it will see
 }
 
 func (s *Service) wake(tx *store.Tx) {

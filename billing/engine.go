@@ -28,6 +28,8 @@ type Engine struct {
 	Recovered time.Time
 	// Jitter is for tests: a number from 0 to most. Default: a random one.
 	Jitter func(most int64) int64
+
+	apply applyFunc // nil: the rules' applyPayment
 }
 
 // Step claims one operation, as the owner given, and brings it one step forward.

@@ -213,7 +213,7 @@ func TestS12ADiskThatIsFull(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	fill(b)
+	fill(b, "operation_attempts")
 	err := b.engine.send(context.Background(), o)
 	if store.CodeOf(err) != store.CodeUnavailable || len(b.partner.sent) != 0 {
 		t.Errorf("%v, %d requests", err, len(b.partner.sent))
@@ -231,10 +231,10 @@ func TestS12ADiskThatIsFull(t *testing.T) {
 }
 
 // fill lets the file grow no more, and has an attempt need more than there is.
-func fill(b *bench) {
+func fill(b *bench, table string) {
 	b.t.Helper()
 	b.exec(`CREATE TABLE filler (x BLOB)`)
-	b.exec(`CREATE TRIGGER filled AFTER INSERT ON operation_attempts BEGIN INSERT INTO filler VALUES (zeroblob(100000)); END`)
+	b.exec(`CREATE TRIGGER filled AFTER INSERT ON ` + table + ` BEGIN INSERT INTO filler VALUES (zeroblob(100000)); END`)
 	b.exec(`PRAGMA max_page_count = 1`) // the least: what it has
 }
 

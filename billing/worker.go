@@ -31,6 +31,7 @@ type Worker struct {
 	tick    time.Duration
 	off     bool
 	woken   chan struct{}
+	told    chan struct{} // there may be a payment event to work on
 }
 
 // WorkerOptions says how a worker works.
@@ -38,12 +39,13 @@ type WorkerOptions struct {
 	Workers int           // default 4
 	Tick    time.Duration // how late work is found that nobody announced; default 1 s
 	// KillSwitch keeps every request from the upstream. What is accepted is
-	// recorded, and done when it is off again.
+	// recorded, and done when it is off again. Payment events are worked on all
+	// the same: that sends nothing.
 	KillSwitch bool
 }
 
-// NewWorker returns a worker that drives the engine. An engine without a client
-// does nothing.
+// NewWorker returns a worker that drives the engine. With an engine without a
+// client it sends nothing.
 func NewWorker(engine *Engine, opt WorkerOptions) *Worker {
 	w := &Worker{engine: engine, workers: opt.Workers, tick: opt.Tick, off: opt.KillSwitch || engine.Client == nil}
 	if w.workers == 0 {
@@ -52,7 +54,7 @@ func NewWorker(engine *Engine, opt WorkerOptions) *Worker {
 	if w.tick == 0 {
 		w.tick = time.Second
 	}
-	w.woken = make(chan struct{}, w.workers)
+	w.woken, w.told = make(chan struct{}, w.workers), make(chan struct{}, 1)
 	return w
 }
 
@@ -61,6 +63,10 @@ func (w *Worker) Wake() {
 	select {
 	case w.woken <- struct{}{}:
 	default: // all of them are about to look
+	}
+	select {
+	case w.told <- struct{}{}:
+	default:
 	}
 }
 
@@ -74,17 +80,39 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 		return err
 	})
-	if w.off || err != nil {
-		w.engine.Log.Warn("operations_wait", "upstream_configured", w.engine.Client != nil)
+	if err != nil {
 		return err
 	}
 	var all sync.WaitGroup
-	for i := range w.workers {
-		all.Go(func() { w.loop(ctx, w.engine.DB.BootID+"/"+strconv.Itoa(i+1)) })
+	all.Go(func() { w.payments(ctx) })
+	if w.off {
+		w.engine.Log.Warn("operations_wait", "upstream_configured", w.engine.Client != nil)
+	} else {
+		for i := range w.workers {
+			all.Go(func() { w.loop(ctx, w.engine.DB.BootID+"/"+strconv.Itoa(i+1)) })
+		}
+		all.Go(func() { w.probe(ctx) })
 	}
-	all.Go(func() { w.probe(ctx) })
 	all.Wait()
 	return nil
+}
+
+// payments works on payment events, one after the other.
+func (w *Worker) payments(ctx context.Context) {
+	for ctx.Err() == nil {
+		worked, err := w.engine.StepPayment(ctx)
+		if err != nil && ctx.Err() == nil {
+			w.engine.Log.Error("payment_step_failed", "error", err)
+		}
+		if worked && err == nil {
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-w.told:
+		case <-time.After(w.wait(ctx, nextEvent)):
+		}
+	}
 }
 
 // loop is one worker.
@@ -101,14 +129,14 @@ func (w *Worker) loop(ctx context.Context, owner string) {
 		select {
 		case <-ctx.Done():
 		case <-w.woken:
-		case <-time.After(w.wait(ctx)):
+		case <-time.After(w.wait(ctx, nextDue)):
 		}
 	}
 }
 
-// wait is how long there is nothing to do, as far as is known.
-func (w *Worker) wait(ctx context.Context) time.Duration {
-	next, err := nextDue(ctx, w.engine.DB)
+// wait is how long there is nothing to do, as far as is known: until what is next.
+func (w *Worker) wait(ctx context.Context, what func(context.Context, *store.DB) (time.Time, error)) time.Duration {
+	next, err := what(ctx, w.engine.DB)
 	if err != nil || next.IsZero() {
 		return w.tick
 	}

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"jpintel/billing/strictjson"
 )
 
 const (
@@ -208,7 +210,7 @@ func ask[T any](ctx context.Context, c *Client, path string) (object, Found[T], 
 	if got.status != http.StatusOK {
 		return nil, found, &ReadError{o.Class, o.Code, got.status}
 	}
-	body, err := parseObject(got.body)
+	body, err := strictjson.Parse(got.body)
 	if err != nil || got.err != nil {
 		return nil, found, &ReadError{Malformed, CodeMalformed, got.status}
 	}

@@ -115,22 +115,3 @@ func TestCanonicalBodies(t *testing.T) {
 		}
 	}
 }
-
-func FuzzParseObject(f *testing.F) {
-	for _, body := range []string{groupAnswer, keyAnswer, `{"a":[1,{"b":null}]}`, `{"K":1,"K":2}`, strings.Repeat("[", 100), `{"a":1}{"a":1}`} {
-		f.Add([]byte(body))
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		o, err := parseObject(body)
-		if err != nil {
-			return
-		}
-		text, err := encode(o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := parseObject(text); err != nil {
-			t.Fatalf("%s became %s: %v", body, text, err)
-		}
-	})
-}

@@ -1,114 +1,18 @@
 package modelgate
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"regexp"
-	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"jpintel/billing/money"
+	"jpintel/billing/strictjson"
 )
 
-// maxDepth is how deep an answer may be nested.
-const maxDepth = 16
-
-// object is a JSON object as it was sent: no name twice, none that differs from
-// another in case alone (encoding/json would let "Amount" override "amount"),
-// and numbers as their text.
-type object map[string]any
-
-// parseObject reads one object and nothing after it.
-func parseObject(body []byte) (object, error) {
-	if !utf8.Valid(body) {
-		return nil, errors.New("not UTF-8")
-	}
-	dec := json.NewDecoder(bytes.NewReader(body))
-	dec.UseNumber()
-	value, err := parseValue(dec, 0)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := dec.Token(); err != io.EOF {
-		return nil, errors.New("something follows the JSON value")
-	}
-	o, ok := value.(object)
-	if !ok {
-		return nil, errors.New("not a JSON object")
-	}
-	return o, nil
-}
-
-func parseValue(dec *json.Decoder, depth int) (any, error) {
-	if depth > maxDepth {
-		return nil, errors.New("nested too deep")
-	}
-	token, err := dec.Token()
-	if err != nil {
-		return nil, errors.New("not JSON, or cut off") // its own words may quote what was sent
-	}
-	switch token {
-	case json.Delim('{'):
-		return parseMembers(dec, depth)
-	case json.Delim('['):
-		return parseElements(dec, depth)
-	}
-	return token, nil
-}
-
-func parseMembers(dec *json.Decoder, depth int) (any, error) {
-	o, seen := object{}, map[string]bool{}
-	for dec.More() {
-		token, err := dec.Token()
-		name, ok := token.(string)
-		if err != nil || !ok {
-			return nil, errors.New("not JSON, or cut off")
-		}
-		if seen[fold(name)] {
-			return nil, errors.New("a name is there twice, or in two spellings")
-		}
-		seen[fold(name)] = true
-		if o[name], err = parseValue(dec, depth+1); err != nil {
-			return nil, err
-		}
-	}
-	return o, end(dec)
-}
-
-func parseElements(dec *json.Decoder, depth int) (any, error) {
-	all := []any{}
-	for dec.More() {
-		value, err := parseValue(dec, depth+1)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, value)
-	}
-	return all, end(dec)
-}
-
-func end(dec *json.Decoder) error {
-	if _, err := dec.Token(); err != nil {
-		return errors.New("not JSON, or cut off")
-	}
-	return nil
-}
-
-// fold is one spelling for all that encoding/json takes for the same name.
-func fold(name string) string {
-	return strings.Map(func(r rune) rune {
-		least := r
-		for next := unicode.SimpleFold(r); next != r; next = unicode.SimpleFold(next) {
-			least = min(least, next)
-		}
-		return least
-	}, name)
-}
+// object is a JSON object as it was sent.
+type object = strictjson.Object
 
 // reader takes members out of an object. The first that is not as the contract
 // says is its error; the others are then zero.

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"jpintel/billing/money"
+	"jpintel/billing/strictjson"
 )
 
 // This file is the contract: every path, body and field name of the partner API,
@@ -161,7 +162,7 @@ func Canonical(body []byte) ([]byte, error) {
 	if len(body) == 0 {
 		return nil, nil
 	}
-	o, err := parseObject(body)
+	o, err := strictjson.Parse(body)
 	if err != nil {
 		return nil, fmt.Errorf("a stored request: %w", err)
 	}
@@ -295,13 +296,13 @@ func readAnswer(r Request, body []byte) (a Answer, echo bool, err error) {
 	if !ok {
 		return a, false, fmt.Errorf("%s %s: not an operation", r.Method, r.Path) // unreachable: they are rendered here
 	}
-	got, err := parseObject(body)
+	got, err := strictjson.Parse(body)
 	if err != nil {
 		return a, false, err
 	}
 	sent := &reader{}
 	if r.Body != nil {
-		if sent.object, err = parseObject(r.Body); err != nil {
+		if sent.object, err = strictjson.Parse(r.Body); err != nil {
 			return a, false, fmt.Errorf("what was sent: %w", err)
 		}
 	}
@@ -389,7 +390,7 @@ type envelope struct {
 }
 
 func readEnvelope(contentType string, body []byte) (e envelope) {
-	o, err := parseObject(body)
+	o, err := strictjson.Parse(body)
 	if err != nil {
 		return e
 	}

@@ -152,6 +152,11 @@ var invariants = map[string]string{
 	"a key was made by the operation that says so": `
 		SELECT k.key_id FROM model_keys k JOIN partner_operations o ON o.operation_id = k.operation_id
 		WHERE o.action <> 'create_key' OR o.status <> 'succeeded' OR o.target_public_id <> k.key_id OR o.customer_id <> k.customer_id`,
+	"a payment event was worked on before anything came of it": `
+		SELECT event_id FROM payment_webhook_events WHERE processing_status <> 'received' AND attempt_count = 0`,
+	"a payment event's operation is its customer's": `
+		SELECT e.event_id FROM payment_webhook_events e JOIN partner_operations o ON o.operation_id = e.related_operation_id
+		WHERE o.customer_id <> e.related_customer_id`,
 	"a limit operation has its policy": `
 		SELECT o.operation_id FROM partner_operations o WHERE o.action IN ('set_limit', 'set_initial_limit') AND NOT EXISTS (
 		  SELECT 1 FROM limit_policies l WHERE l.customer_id = o.customer_id AND l.policy_version = o.intent_version AND l.spend_limit = o.amount)`,

@@ -32,7 +32,9 @@ const (
 	counted   = `UPDATE webhook_totals SET deliveries = (SELECT count(*) FROM webhook_deliveries d WHERE d.status = webhook_totals.status);`
 	aCrossing = `INSERT INTO threshold_crossings (customer_id, meter, period, limit_version, percent, event_id, created_at_ms)
 		VALUES ('acme', 'daily_calls', '2026-05-14', 1, 80, 'evt_7', 0);`
-	aRange  = `INSERT INTO webhook_missed_ranges (sub_seq, from_seq, to_seq) VALUES (1, 2, 5);`
+	aRange   = `INSERT INTO webhook_missed_ranges (sub_seq, from_seq, to_seq) VALUES (1, 2, 5);`
+	aPayment = `INSERT INTO payment_webhook_events (provider, event_id, event_type, event_created_ms, livemode, received_at_ms, last_received_at_ms, payload, payload_hash, semantic_hash, next_attempt_at_ms)
+		VALUES ('stripe', 'evt_1', 'refund.created', 0, 1, 5, 5, x'7b7d', '', '', 5);`
 	attempt = `INSERT INTO webhook_attempts (delivery_seq, attempt, started_at_ms, duration_ms, status) VALUES (1, %d, 0, 0, %d);`
 )
 
@@ -58,6 +60,8 @@ func TestCheck(t *testing.T) {
 		{"an event is missed once", aSubscription + aRange + `INSERT INTO webhook_missed_ranges (sub_seq, from_seq, to_seq) VALUES (1, 4, 9)`},
 		{"a replay runs on an active subscription", aSubscription + `UPDATE webhook_subscriptions SET disabled_at_ms = 0, disabled_reason = 'user';
 			INSERT INTO webhook_replays (job_id, sub_seq, status, since_ms, until_ms, created_at_ms) VALUES ('rpl_1', 1, 'failed', 0, 1, 0)`},
+		{sound, aPayment},
+		{"a payment event was worked on before anything came of it", aPayment + `UPDATE payment_webhook_events SET processing_status = 'fulfilled', next_attempt_at_ms = NULL`},
 		{"a customer has at most 20 active subscriptions", `
 			INSERT INTO webhook_subscriptions (subscription_id, customer_id, url, events, envelope, since_seq, created_at_ms)
 			WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 21)
