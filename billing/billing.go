@@ -43,6 +43,8 @@
 package billing
 
 import (
+	"log/slog"
+
 	"jpintel/store"
 	"jpintel/webhook"
 )
@@ -52,8 +54,9 @@ import (
 type Service struct {
 	DB     *store.DB
 	Outbox *webhook.Outbox
-	Models []string // of a new group
-	Wake   func()   // tells the worker of new work; nil: it will see
+	Models []string     // of a new group
+	Log    *slog.Logger // of what people should look at; nil: none
+	Wake   func()       // tells the worker of new work; nil: it will see
 }
 
 func (s *Service) wake(tx *store.Tx) {
