@@ -249,10 +249,11 @@ func (p *payment) again(q store.Querier, failed *Operation, delta money.Amount) 
 }
 
 // thawedSince reports whether the customer's group was thawed after an operation
-// had ended.
+// was first sent: from when its refusal is cannot be known, for it may be a stored
+// one.
 func thawedSince(q store.Querier, o *Operation) (thawed bool, err error) {
 	err = q.QueryRow(`SELECT EXISTS (SELECT 1 FROM partner_operations WHERE customer_id = $1 AND action = $2 AND status = $3 AND finished_at_ms >= $4)`,
-		o.CustomerID, string(ThawGroup), string(Succeeded), o.FinishedAt.UnixMilli()).Scan(&thawed)
+		o.CustomerID, string(ThawGroup), string(Succeeded), o.FirstSentAt.UnixMilli()).Scan(&thawed)
 	if err != nil {
 		return false, fmt.Errorf("reading thaws: %w", err)
 	}

@@ -30,17 +30,17 @@ func freezeForDisputes(tx *store.Tx, p *payment, a *Account) error {
 	return thawSettled(tx, a)
 }
 
-// freezeFor begins to freeze a customer's group for a cause, unless it is frozen
-// for it.
+// freezeFor begins to freeze a customer's group for a cause, once: when the
+// operator has thawed it in spite of that, it stays so.
 func freezeFor(tx *store.Tx, a *Account, cause string) error {
-	causes, err := frozenFor(tx, a.CustomerID)
+	var before bool
+	err := tx.QueryRow(`SELECT EXISTS (SELECT 1 FROM partner_operations WHERE customer_id = $1 AND action = $2 AND intent = $3 AND status <> $4)`,
+		a.CustomerID, string(FreezeGroup), cause, string(FailedFinal)).Scan(&before)
 	if err != nil {
-		return err
+		return fmt.Errorf("looking for a freeze: %w", err)
 	}
-	for _, c := range causes {
-		if c.ref == cause {
-			return nil
-		}
+	if before {
+		return nil
 	}
 	return acceptStatus(tx, FreezeGroup, a, cause)
 }
