@@ -236,11 +236,14 @@ func (p *payment) next(q store.Querier, a *Account, approved bool) (in *intent, 
 // again reports whether the program itself may go on after a failed operation.
 // It may where something else is to be done now than what has failed, and where
 // the upstream's own answer says that nothing was done and what was in the way is
-// over. All else waits for a person, or it would fail for ever.
+// over. All else waits for a person, or it would fail for ever; and what was only
+// not found may have been done.
 func (p *payment) again(q store.Querier, failed *Operation, delta money.Amount) (bool, error) {
 	switch failed.code() {
 	case codeWalletRefusal:
 		return true, nil
+	case codeNotExecuted:
+		return false, nil
 	case holdFrozenGroup:
 		return thawedSince(q, failed)
 	}

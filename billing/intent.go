@@ -131,7 +131,7 @@ func topUpIntent(p *payment, group string, amount money.Amount, c money.Currency
 // debitIntent adjusts what a payment has credited, for the seq-th time.
 func debitIntent(p *payment, group string, amount money.Amount, c money.Currency, seq int64, reason, topUp string) intent {
 	key, full := idempotencyKey("debit", p.CustomerID, p.Ref, number(seq))
-	entry := ledger.EntryID(provider, p.Ref, "debit", number(seq))
+	entry := ledger.EntryID(providerStripe, p.Ref, "debit", number(seq))
 	return intent{customer: p.CustomerID, action: DebitCredit, subject: p.Ref, version: seq, amount: &amount, currency: c, externalRef: entry,
 		keyText: full, request: modelgate.Adjust(key, group, amount, c, reason, topUp, entry)}
 }

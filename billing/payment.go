@@ -12,8 +12,8 @@ import (
 	"jpintel/store"
 )
 
-// provider is the one payment provider that there is.
-const provider = "stripe"
+// providerStripe is the one payment provider that there is.
+const providerStripe = "stripe"
 
 // EventStatus is what has become of a payment event.
 type EventStatus string
@@ -30,7 +30,7 @@ const (
 // applied is what has come of a payment event.
 type applied struct {
 	status      EventStatus
-	reason      string // why it is held or ignored, in words; "": nothing to say
+	reason      string // why it is held or ignored, or has no effect yet, in words; "": nothing to say
 	customerID  string
 	paymentID   string
 	operationID string // that it has begun
@@ -99,7 +99,7 @@ func (s *Service) settledRef(tx *store.Tx, ref string) (applied, error) {
 		return applied{}, err
 	}
 	if p == nil {
-		return applied{status: EventHeld, reason: "its payment is not known yet"}, nil
+		return applied{status: EventFulfilled, reason: "its payment is not known yet"}, nil // and finds this when it is told
 	}
 	return s.settled(tx, p)
 }
@@ -114,8 +114,8 @@ func (s *Service) settled(tx *store.Tx, p *payment) (applied, error) {
 	a := applied{status: EventFulfilled, customerID: p.CustomerID, paymentID: p.PaymentID}
 	if began != nil {
 		a.operationID = began.OperationID
-		s.wake(tx)
 	}
+	s.wake(tx) // a freeze may have begun too
 	if p.Hold != "" {
 		a.status, a.reason = EventHeld, holdWords(p.Hold)
 	}
@@ -248,7 +248,7 @@ func (p *payment) learn(f paymentFact) {
 	p.Ref, p.SessionRef = cmp.Or(p.Ref, f.Ref), cmp.Or(p.SessionRef, f.SessionRef)
 	p.ChargeRef = cmp.Or(f.ChargeRef, p.ChargeRef)
 	if p.Ref != "" && p.EntryID == "" {
-		p.EntryID = ledger.EntryID(provider, p.Ref, "topup")
+		p.EntryID = ledger.EntryID(providerStripe, p.Ref, "topup")
 	}
 	p.CustomerID = cmp.Or(p.CustomerID, f.CustomerID)
 	p.learnState(f)
@@ -268,7 +268,11 @@ func (p *payment) learnState(f paymentFact) {
 			return
 		}
 		p.State, p.AmountMinor, p.Currency = f.State, f.AmountMinor, f.Currency
-	case f.State == stripe.Paid && (f.AmountMinor != p.AmountMinor || f.Currency != p.Currency):
+	case f.State != stripe.Paid || f.Currency == "":
+		return
+	case p.Currency == "": // a session may not tell
+		p.AmountMinor, p.Currency = f.AmountMinor, f.Currency
+	case f.AmountMinor != p.AmountMinor || f.Currency != p.Currency:
 		p.contradict("amount_contradiction")
 		return
 	default:
@@ -311,7 +315,7 @@ func (p *payment) save(tx *store.Tx) error {
 		  hold_reason = excluded.hold_reason, paid_at_ms = excluded.paid_at_ms, first_event_id = excluded.first_event_id,
 		  ledger_entry_id = excluded.ledger_entry_id, version = excluded.version, last_event_created_ms = excluded.last_event_created_ms,
 		  last_event_rank = excluded.last_event_rank, updated_at_ms = excluded.updated_at_ms`,
-		p.PaymentID, provider, store.Nullable(p.Ref), store.Nullable(p.SessionRef), store.Nullable(p.ChargeRef), store.Nullable(p.CustomerID),
+		p.PaymentID, providerStripe, store.Nullable(p.Ref), store.Nullable(p.SessionRef), store.Nullable(p.ChargeRef), store.Nullable(p.CustomerID),
 		store.Nullable(p.Currency), p.AmountMinor, string(p.State), store.Nullable(p.Hold), store.Nullable(p.PaidAtMS), store.Nullable(p.FirstEventID),
 		store.Nullable(p.EntryID), p.version, p.lastCreated, p.lastRank, tx.NowMS())
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"math/big"
 	"slices"
 	"strings"
-	"testing"
 	"time"
 
 	"jpintel/billing/ledger"
@@ -16,36 +15,36 @@ import (
 	"jpintel/store"
 )
 
-// base is when the payment provider's events of these tests begin.
-var base = time.Date(2026, 5, 14, 0, 0, 0, 0, time.UTC)
+// eventsBegin is when the payment provider's events of these tests begin.
+var eventsBegin = time.Date(2026, 5, 14, 0, 0, 0, 0, time.UTC)
 
-// event is an event that the provider made so many seconds after the first.
-func event(id string, second int) stripe.Event {
-	return stripe.Event{ID: id, Created: base.Add(time.Duration(second) * time.Second), Livemode: true}
+// eventAt is an event that the provider made so many seconds after the first.
+func eventAt(id string, second int) stripe.Event {
+	return stripe.Event{ID: id, Created: eventsBegin.Add(time.Duration(second) * time.Second), Livemode: true}
 }
 
 // intentTold is payment_intent.succeeded, or another word about an intent.
 func intentTold(id string, second int, p stripe.Payment) stripe.Event {
-	e := event(id, second)
+	e := eventAt(id, second)
 	p.Ref, p.Currency = cmp.Or(p.Ref, "pi_1"), cmp.Or(p.Currency, "USD")
 	p.State = cmp.Or(p.State, stripe.Paid)
 	e.Payment = &p
 	return e
 }
 
-// paid is a payment of cus_a's that has succeeded.
-func paid(minor int64) stripe.Event {
+// paidEvent is a payment of cus_a's that has succeeded.
+func paidEvent(minor int64) stripe.Event {
 	return intentTold("evt_paid", 10, stripe.Payment{CustomerID: "cus_a", ChargeRef: "ch_1", AmountMinor: minor})
 }
 
 func refunded(id, ref string, second int, minor int64, status string) stripe.Event {
-	e := event(id, second)
+	e := eventAt(id, second)
 	e.Refund = &stripe.Refund{Ref: ref, PaymentRef: "pi_1", ChargeRef: "ch_1", AmountMinor: minor, Currency: "USD", Status: status}
 	return e
 }
 
 func disputed(id string, second int, minor int64, status string) stripe.Event {
-	e := event(id, second)
+	e := eventAt(id, second)
 	e.Dispute = &stripe.Dispute{Ref: "dp_1", PaymentRef: "pi_1", ChargeRef: "ch_1", AmountMinor: minor, Currency: "USD", Status: status}
 	return e
 }
@@ -252,9 +251,9 @@ func (s *scene) journalHolds() {
 	}
 }
 
-// sorted are the journal's sums by account, in order.
-func (s *scene) accounts(t testing.TB) []string {
-	t.Helper()
+// accounts are the journal's sums by account, in order.
+func (s *scene) accounts() []string {
+	s.t.Helper()
 	sums := map[string]*big.Rat{}
 	for _, row := range s.strings(`SELECT l.account || ' ' || l.amount || ' ' || e.currency FROM journal_lines l JOIN journal_entries e USING (entry_id)`) {
 		part := strings.Fields(row)

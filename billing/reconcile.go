@@ -169,7 +169,7 @@ func (e *Engine) judge(ctx context.Context, tx *store.Tx, o *Operation, findings
 		case inWindow:
 			return o.sendAgain(tx)
 		}
-		e.alarm(o, "not_executed")
+		e.alarm(o, codeNotExecuted)
 		return o.notExecuted(tx)
 	}
 	if tx.Now.Sub(o.reconcilingSince) >= lookFor {

@@ -124,7 +124,7 @@ func paymentOfCharge(tx *store.Tx, paymentRef, chargeRef string) (string, error)
 	if paymentRef != "" {
 		return paymentRef, linkCharge(tx, chargeRef, paymentRef)
 	}
-	err := tx.QueryRow(`SELECT payment_ref FROM payment_charges WHERE provider = $1 AND charge_ref = $2`, provider, chargeRef).Scan(&paymentRef)
+	err := tx.QueryRow(`SELECT payment_ref FROM payment_charges WHERE provider = $1 AND charge_ref = $2`, providerStripe, chargeRef).Scan(&paymentRef)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return "", fmt.Errorf("reading a charge: %w", err)
 	}
@@ -132,7 +132,7 @@ func paymentOfCharge(tx *store.Tx, paymentRef, chargeRef string) (string, error)
 }
 
 func linkCharge(tx *store.Tx, chargeRef, paymentRef string) error {
-	n, err := tx.Update(`INSERT INTO payment_charges (provider, charge_ref, payment_ref) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`, provider, chargeRef, paymentRef)
+	n, err := tx.Update(`INSERT INTO payment_charges (provider, charge_ref, payment_ref) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING`, providerStripe, chargeRef, paymentRef)
 	if err == nil && n > 0 {
 		_, err = tx.Exec(`UPDATE payment_reversals SET payment_ref = $1, updated_at_ms = $2 WHERE charge_ref = $3 AND payment_ref IS NULL`, paymentRef, tx.NowMS(), chargeRef)
 	}
@@ -153,7 +153,7 @@ func scanReversal(row interface{ Scan(...any) error }) (r reversal, err error) {
 
 // getReversal reads a reversal; the zero one where there is none.
 func getReversal(q store.Querier, ref string) (reversal, error) {
-	r, err := scanReversal(q.QueryRow(`SELECT `+reversalColumns+` FROM payment_reversals WHERE provider = $1 AND reversal_ref = $2`, provider, ref))
+	r, err := scanReversal(q.QueryRow(`SELECT `+reversalColumns+` FROM payment_reversals WHERE provider = $1 AND reversal_ref = $2`, providerStripe, ref))
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return r, fmt.Errorf("reading a reversal: %w", err)
 	}
@@ -203,7 +203,7 @@ func (r *reversal) save(tx *store.Tx) error {
 		  amount_minor = excluded.amount_minor, currency = excluded.currency, status = excluded.status, effective = excluded.effective,
 		  withdrawn_at_ms = excluded.withdrawn_at_ms, reinstated_at_ms = excluded.reinstated_at_ms, last_event_created_ms = excluded.last_event_created_ms,
 		  last_event_rank = excluded.last_event_rank, last_event_id = excluded.last_event_id, updated_at_ms = excluded.updated_at_ms`,
-		provider, r.Ref, r.Kind, store.Nullable(r.PaymentRef), store.Nullable(r.ChargeRef), r.AmountMinor, store.Nullable(r.Currency), r.Status,
+		providerStripe, r.Ref, r.Kind, store.Nullable(r.PaymentRef), store.Nullable(r.ChargeRef), r.AmountMinor, store.Nullable(r.Currency), r.Status,
 		store.Bit(r.effective()), store.Nullable(r.WithdrawnMS), store.Nullable(r.ReinstatedMS), r.lastCreated, r.lastRank, r.lastEventID, tx.NowMS())
 	if err != nil {
 		return fmt.Errorf("writing a reversal: %w", err)

@@ -302,10 +302,13 @@ func (o *Operation) sendAgain(tx *store.Tx) error {
 	return o.change(tx, `status = 'pending', reconciling_since_ms = NULL, reconciled_at_ms = $1, next_attempt_at_ms = $1`, tx.NowMS())
 }
 
+// codeNotExecuted says that nothing was found, which is no proof.
+const codeNotExecuted = "not_executed"
+
 // notExecuted (T20): it has not happened as far as anybody can see, and the key
 // protects us no more. A new operation is the operator's decision.
 func (o *Operation) notExecuted(tx *store.Tx) error {
-	return o.fail(tx, "not_executed", "the upstream knows nothing of it, and its Idempotency-Key has expired: a new operation needs the operator")
+	return o.fail(tx, codeNotExecuted, "the upstream knows nothing of it, and its Idempotency-Key has expired: a new operation needs the operator")
 }
 
 // superseded (T21): a newer limit is in force.
