@@ -64,7 +64,7 @@ type Service struct {
 	Outbox *webhook.Outbox
 	Models []string // of a new group
 	Stripe StripeOptions
-	Log    *slog.Logger // of what concerns payments; nil: nowhere
+	Log    *slog.Logger // of what people should look at; nil: none
 	Wake   func()       // tells the worker of new work; nil: it will see
 }
 

@@ -106,9 +106,10 @@ func (e *Engine) mustReconcile(ctx context.Context, o *Operation) (code, message
 }
 
 // recovering reports whether the file may be behind the upstream in what it
-// knows of the operation.
+// knows of the operation. A payment's may be younger than the file and be about
+// what was done before: its events come again.
 func (e *Engine) recovering(o *Operation) bool {
-	return !e.Recovered.IsZero() && o.CreatedAt.Before(e.Recovered) && o.reconciledAt.Before(e.Recovered)
+	return !e.Recovered.IsZero() && (o.CreatedAt.Before(e.Recovered) || o.movesCredit()) && o.reconciledAt.Before(e.Recovered)
 }
 
 // sendsSince counts the sends that the upstream has not been asked about since.

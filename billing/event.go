@@ -130,15 +130,12 @@ const again = `processing_status = 'received', attempt_count = 0, next_attempt_a
 // rerunHeld has what is held for a customer be looked at again, and what is held
 // without naming one: those that it waited for may be there now. Held are only as
 // many as payments that something is wrong with.
-func (s *Service) rerunHeld(tx *store.Tx, customer string) error {
-	n, err := tx.Update(`
+func rerunHeld(tx *store.Tx, customer string) error {
+	_, err := tx.Exec(`
 		UPDATE payment_webhook_events SET `+again+`
 		WHERE processing_status = 'held' AND (related_customer_id = $2 OR related_customer_id IS NULL)`, tx.NowMS(), customer)
 	if err != nil {
 		return fmt.Errorf("running held payment events again: %w", err)
-	}
-	if n > 0 {
-		s.wake(tx)
 	}
 	return nil
 }

@@ -108,7 +108,7 @@ func TestHeldEvents(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	status = EventFulfilled
-	if err := p.DB.Write(context.Background(), func(tx *store.Tx) error { return p.rerunHeld(tx, "cus_a") }); err != nil {
+	if err := p.DB.Write(context.Background(), func(tx *store.Tx) error { return rerunHeld(tx, "cus_a") }); err != nil {
 		t.Fatal(err)
 	}
 	p.pay()

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"jpintel/billing/ledger"
 	"jpintel/billing/modelgate"
 	"jpintel/billing/money"
 )
@@ -113,6 +114,26 @@ func limitIntent(action Action, customer, group string, version int64, limit mon
 func revokeIntent(customer, keyID string, reason int64) intent {
 	key, full := idempotencyKey("revoke-key", customer, keyID, number(reason))
 	return intent{customer: customer, action: RevokeKey, subject: keyID, version: reason, keyText: full, request: modelgate.RevokeKey(key, keyID)}
+}
+
+// topUpIntent credits a payment. Its reference is that of the journal's entry,
+// in every version: there is one top-up of a payment.
+func topUpIntent(p *payment, group string, amount money.Amount, c money.Currency, version int64) intent {
+	segments := []string{p.CustomerID, p.FirstEventID, p.EntryID}
+	if version > 1 { // of one that is known not to have happened
+		segments = append(segments, number(version))
+	}
+	key, full := idempotencyKey("top-up", segments...)
+	return intent{customer: p.CustomerID, action: TopUpCredit, subject: p.EntryID, version: version, amount: &amount, currency: c, externalRef: p.EntryID,
+		keyText: full, request: modelgate.TopUp(key, group, amount, c, p.EntryID)}
+}
+
+// debitIntent adjusts what a payment has credited, for the seq-th time.
+func debitIntent(p *payment, group string, amount money.Amount, c money.Currency, seq int64, reason, topUp string) intent {
+	key, full := idempotencyKey("debit", p.CustomerID, p.Ref, number(seq))
+	entry := ledger.EntryID(providerStripe, p.Ref, "debit", number(seq))
+	return intent{customer: p.CustomerID, action: DebitCredit, subject: p.Ref, version: seq, amount: &amount, currency: c, externalRef: entry,
+		keyText: full, request: modelgate.Adjust(key, group, amount, c, reason, topUp, entry)}
 }
 
 // statusIntent freezes or thaws a group; cause says why, once.

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"jpintel/billing/modelgate"
 	"jpintel/billing/money"
 	"jpintel/store"
 )
@@ -14,6 +15,7 @@ import (
 var zero money.Amount
 
 func TestKeysAreTheContracts(t *testing.T) {
+	pay := &payment{CustomerID: "cus_42", Ref: "pi_1", FirstEventID: "evt_1", EntryID: "led_1"}
 	for want, in := range map[string]intent{
 		"create-group-for-customer:cus_42:1":               groupIntent("cus_42", 1, nil, "USD"),
 		"create-key-for-customer:cus_42:grp_1:default:2":   keyIntent("cus_42", "grp_1", "default", 2),
@@ -21,6 +23,9 @@ func TestKeysAreTheContracts(t *testing.T) {
 		"revoke-key:cus_42:key_1:1":                        revokeIntent("cus_42", "key_1", 1),
 		"freeze:cus_42:dp_1":                               statusIntent(FreezeGroup, "cus_42", "grp_1", "dp_1", 1),
 		"thaw:cus_42:dp_1":                                 statusIntent(ThawGroup, "cus_42", "grp_1", "dp_1", 1),
+		"top-up:cus_42:evt_1:led_1":                        topUpIntent(pay, "grp_1", zero, "USD", 1),
+		"top-up:cus_42:evt_1:led_1:2":                      topUpIntent(pay, "grp_1", zero, "USD", 2),
+		"debit:cus_42:pi_1:3":                              debitIntent(pay, "grp_1", zero, "USD", 3, modelgate.ReasonRefund, "txn_1"),
 		"create-group-for-customer:a%3Ab%40c.d%2Be-f%25:1": groupIntent("a:b@c.d+e-f%", 1, nil, "USD"),
 	} {
 		if in.request.Key != want || in.keyText != "" {

@@ -21,6 +21,8 @@ const (
 	CreateKey         Action = "create_key"
 	SetInitialLimit   Action = "set_initial_limit"
 	SetLimit          Action = "set_limit"
+	TopUpCredit       Action = "top_up_credit" // what a payment credits
+	DebitCredit       Action = "debit_credit"  // an adjustment of that: a negative amount takes credit back, a positive one gives it again
 	RevokeKey         Action = "revoke_key"
 	FreezeGroup       Action = "freeze_group"
 	ThawGroup         Action = "thaw_group"
@@ -183,6 +185,17 @@ func findIntent(q store.Querier, customer string, action Action, intent string, 
 func (o *Operation) open() bool {
 	return o.Status == Pending || o.Status == FailedRetryable || o.Status == Reconciling
 }
+
+// code is the code of the last error; "": there was none.
+func (o *Operation) code() string {
+	if o.ErrorCode == nil {
+		return ""
+	}
+	return *o.ErrorCode
+}
+
+// movesCredit reports whether the operation is one of a payment's.
+func (o *Operation) movesCredit() bool { return o.Action == TopUpCredit || o.Action == DebitCredit }
 
 // maySend reports whether a send at this time is still under the key's
 // protection: the upstream forgets keys after a while, and would do it again.

@@ -85,7 +85,7 @@ func (s *Service) signUp(tx *store.Tx, in SignUp, limit money.Amount, c money.Cu
 		return nil, err
 	}
 	s.wake(tx)
-	return parent, nil
+	return parent, convergeHeld(tx, customer)
 }
 
 // addCustomer adds the customer, where there is none. Of one that there is,
@@ -136,7 +136,12 @@ func (r rules) advance(ctx context.Context, tx *store.Tx, o *Operation, a modelg
 	case FreezeGroup:
 		return r.frozen(ctx, tx, o, true)
 	case ThawGroup:
-		return r.frozen(ctx, tx, o, false)
+		if err := r.frozen(ctx, tx, o, false); err != nil {
+			return err
+		}
+		return convergeHeld(tx, o.CustomerID)
+	case TopUpCredit, DebitCredit:
+		return r.creditMoved(ctx, tx, o, a)
 	}
 	return nil
 }
@@ -225,5 +230,8 @@ func (r rules) provisioned(ctx context.Context, tx *store.Tx, o *Operation) erro
 	}
 	_, err = r.outbox.PublishCaused(ctx, tx, webhook.CustomerProvisioned{CustomerID: o.CustomerID, GroupID: o.Intent, KeyID: keyID,
 		Currency: *o.Currency, SpendLimit: *o.Amount}, parent.OperationID)
-	return err
+	if err != nil {
+		return err
+	}
+	return convergeHeld(tx, o.CustomerID) // what was paid before there was a group
 }

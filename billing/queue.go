@@ -47,7 +47,7 @@ func (s *Service) Retry(ctx context.Context, r RetryRequest) (Record, error) {
 		if o.Action == ProvisionCustomer {
 			return store.Errorf(store.CodeConflict, "a provisioning sends nothing itself: retry the child that is stuck")
 		}
-		if o.Status == ReconciliationNeeded && o.ErrorCode != nil && *o.ErrorCode == "local_fingerprint_mismatch" {
+		if o.Status == ReconciliationNeeded && o.code() == "local_fingerprint_mismatch" {
 			return store.Errorf(store.CodeConflict, "the stored request is not the one that was accepted: it is never sent")
 		}
 		if o.Status == ReconciliationNeeded && !o.maySend(tx.Now) {
@@ -227,7 +227,9 @@ func (s *Service) renew(tx *store.Tx, o *Operation, who string) error {
 	in.supersedes, in.approvedBy, in.nextAction = o.OperationID, who, o.nextAction
 	s.wake(tx)
 	if o.ParentID == nil {
-		_, _, err = accept(tx, in)
+		if _, _, err = accept(tx, in); err == nil && o.movesCredit() {
+			err = convergeAfter(tx, o) // the payment waits no more
+		}
 		return err
 	}
 	return next(tx, *o.ParentID, phaseBefore[o.Action], in)
@@ -264,8 +266,29 @@ func (s *Service) nextVersion(tx *store.Tx, o *Operation, who string) (in intent
 			return in, err
 		}
 		return newLimit(tx, o.Action, o.CustomerID, o.Intent, limit, c, who)
+	case TopUpCredit, DebitCredit:
+		return nextCredit(tx, o, account)
 	}
 	return in, store.Errorf(store.CodeConflict, "%s has no new versions", o.Action)
+}
+
+// nextCredit is what a payment needs now in place of an operation that has failed:
+// the facts may have changed since.
+func nextCredit(tx *store.Tx, o *Operation, a *Account) (in intent, err error) {
+	p, err := paymentOf(tx, o)
+	if err != nil {
+		return in, err
+	}
+	wanted, hold, err := p.next(tx, a, true)
+	switch {
+	case err != nil:
+		return in, err
+	case hold != "":
+		return in, store.Errorf(store.CodeConflict, "the payment waits: %s", holdWords(hold))
+	case wanted == nil || wanted.action != o.Action:
+		return in, store.Errorf(store.CodeConflict, "the payment does not need this operation any more")
+	}
+	return *wanted, nil
 }
 
 // replaceKey leads out of key_created_local_save_failed: the key that nobody can

@@ -169,7 +169,7 @@ func (e *Engine) judge(ctx context.Context, tx *store.Tx, o *Operation, findings
 		case inWindow:
 			return o.sendAgain(tx)
 		}
-		e.alarm(o, "not_executed")
+		e.alarm(o, codeNotExecuted)
 		return o.notExecuted(tx)
 	}
 	if tx.Now.Sub(o.reconcilingSince) >= lookFor {
@@ -218,6 +218,8 @@ func (e *Engine) look(ctx context.Context, o *Operation) finding {
 		return e.lookAtKey(ctx, o)
 	case FreezeGroup, ThawGroup:
 		return e.lookAtGroup(ctx, o)
+	case TopUpCredit, DebitCredit:
+		return e.lookForTransaction(ctx, o)
 	}
 	return finding{surface: "none", verdict: verdictFailed, code: "no_surface"} // unreachable unless a newer version has made it
 }
@@ -353,9 +355,30 @@ func (e *Engine) lookAtGroup(ctx context.Context, o *Operation) finding {
 	return f
 }
 
+// lookForTransaction looks for the movement by its reference, which is in every
+// version of a payment's operation the same.
+func (e *Engine) lookForTransaction(ctx context.Context, o *Operation) finding {
+	group, kind := creditGroup(o), modelgate.TypeTopUp
+	if o.Action == DebitCredit {
+		kind = modelgate.TypeAdjustment
+	}
+	amount, currency, err := o.money()
+	if err != nil {
+		return finding{surface: "transactions", verdict: verdictFailed, code: "amount"} // unreachable: we have made it
+	}
+	found, err := e.Client.TransactionsByRef(ctx, group, o.externalRef)
+	f := seen("transactions", found, err, func(t modelgate.Transaction) string { return t.ID })
+	return among(f, found.Items, func(t modelgate.Transaction) bool {
+		return t.GroupID == group && t.Type == kind && t.Amount.Equal(amount) && t.Currency == currency && t.Status == modelgate.TransactionPosted
+	},
+		func(t modelgate.Transaction) modelgate.Answer {
+			return modelgate.Answer{TargetID: t.ID, Transaction: &t}
+		})
+}
+
 // auditActions are the upstream's names for what operations do.
 var auditActions = map[Action]string{CreateGroup: "group.create", CreateKey: "key.create", SetLimit: "limit.update", SetInitialLimit: "limit.update",
-	RevokeKey: "key.revoke", FreezeGroup: "group.update", ThawGroup: "group.update"}
+	RevokeKey: "key.revoke", FreezeGroup: "group.update", ThawGroup: "group.update", TopUpCredit: "credit.top_up", DebitCredit: "credit.adjust"}
 
 // auditTarget is the object that an operation changes; "": it makes one.
 func auditTarget(o *Operation) string {

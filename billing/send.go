@@ -79,7 +79,9 @@ func (e *Engine) settle(ctx context.Context, tx *store.Tx, o *Operation, attempt
 	case modelgate.Replayed5xx:
 		return o.replayedFailure(tx, out, next)
 	case modelgate.Refused:
-		if o.UnknownCount > 0 {
+		if doubt, err := o.inDoubt(tx); err != nil {
+			return err
+		} else if doubt {
 			return o.refuseInDoubt(tx, out, tx.Now)
 		}
 		e.alarm(o, out.Code)
@@ -88,6 +90,9 @@ func (e *Engine) settle(ctx context.Context, tx *store.Tx, o *Operation, attempt
 		e.alarm(o, holdAuth)
 		return o.holdAuth(tx, out)
 	case modelgate.Wallet:
+		if o.movesCredit() && out.Replayed {
+			return o.refusedBefore(tx)
+		}
 		e.alarm(o, holdWallet)
 		return o.holdWallet(tx, out)
 	case modelgate.Redirected:

@@ -217,17 +217,40 @@ func (o *Operation) replayedFailure(tx *store.Tx, out modelgate.Outcome, next ti
 
 // refuse (T11): the upstream has judged it and said no, and nothing is in doubt.
 func (o *Operation) refuse(tx *store.Tx, out modelgate.Outcome) error {
+	if o.Action == DebitCredit && out.Code == codeBalanceSpent {
+		return o.spent(tx, out)
+	}
 	return o.fail(tx, out.Code, out.Message)
 }
 
-// fail ends the operation without effect; a parent waits for the operator.
+// fail ends the operation without effect; a parent waits for the operator, and a
+// payment goes on without it.
 func (o *Operation) fail(tx *store.Tx, code, message string) error {
 	err := o.change(tx, `status = 'failed_final', hold_reason = NULL, reconciling_since_ms = NULL, last_error_code = $1, last_error_message = $2, finished_at_ms = $3`,
 		code, message, tx.NowMS())
+	if err == nil && o.movesCredit() {
+		return convergeAfter(tx, o)
+	}
 	if err != nil || o.ParentID == nil {
 		return err
 	}
 	return block(tx, *o.ParentID, PhaseBlocked, code, message)
+}
+
+// inDoubt reports whether an earlier send may have had its effect: one that
+// nobody knows the end of, and that the upstream was not seen without since.
+func (o *Operation) inDoubt(q store.Querier) (doubt bool, err error) {
+	if o.UnknownCount == 0 {
+		return false, nil
+	}
+	err = q.QueryRow(`
+		SELECT EXISTS (SELECT 1 FROM operation_attempts WHERE operation_id = $1 AND started_at_ms > $2
+		  AND COALESCE(outcome, '') IN ('', 'interrupted', $3, $4, $5))`, o.OperationID, max(o.reconciledAt.UnixMilli(), 0),
+		string(modelgate.Unknown), string(modelgate.Malformed), string(modelgate.Redirected)).Scan(&doubt)
+	if err != nil {
+		return false, fmt.Errorf("reading attempts: %w", err)
+	}
+	return doubt, nil
 }
 
 // refuseInDoubt (T12): it is refused now, but an earlier send may have had its
@@ -279,10 +302,13 @@ func (o *Operation) sendAgain(tx *store.Tx) error {
 	return o.change(tx, `status = 'pending', reconciling_since_ms = NULL, reconciled_at_ms = $1, next_attempt_at_ms = $1`, tx.NowMS())
 }
 
+// codeNotExecuted says that nothing was found, which is no proof.
+const codeNotExecuted = "not_executed"
+
 // notExecuted (T20): it has not happened as far as anybody can see, and the key
 // protects us no more. A new operation is the operator's decision.
 func (o *Operation) notExecuted(tx *store.Tx) error {
-	return o.fail(tx, "not_executed", "the upstream knows nothing of it, and its Idempotency-Key has expired: a new operation needs the operator")
+	return o.fail(tx, codeNotExecuted, "the upstream knows nothing of it, and its Idempotency-Key has expired: a new operation needs the operator")
 }
 
 // superseded (T21): a newer limit is in force.

@@ -64,12 +64,13 @@ var (
 	revoke = RevokeKey("revoke-key:cus_a:key_1:1", "key_1")
 	freeze = SetGroupStatus("freeze:cus_a:dp_1", "grp_1", GroupFrozen)
 
-	groupAnswer  = `{"id":"grp_1","external_ref":"cus_a:signup:1","name":"cus_a","status":"active","spend_limit":"0.00","period":"month","version":1,"created_at":"2026-05-14T00:00:00Z","updated_at":"2026-05-14T00:00:00Z"}`
-	keyAnswer    = `{"id":"key_1","group_id":"grp_1","purpose":"default","external_ref":"cus_a:default:1","prefix":"mg_ab12","status":"active","secret":"mg_ab12_the_secret_itself","secret_available":true,"created_at":"2026-05-14T00:00:00Z"}`
-	limitsAnswer = `{"group_id":"grp_1","spend_limit":"25.00","currency":"USD","period":"month","policy_version":"4","usage_in_period":"0.00","version":7,"updated_at":"2026-05-14T00:00:00Z"}`
-	topUpAnswer  = `{"id":"txn_1","type":"top_up","group_id":"grp_1","amount":"25.00","currency":"USD","balance_after":"25.00","external_ref":"led_1","request_id":"req_1","status":"posted","created_at":"2026-05-14T00:00:00Z"}`
-	revokeAnswer = `{"id":"key_1","status":"revoked","revoked_at":"2026-05-14T00:00:00Z"}`
-	frozenAnswer = `{"id":"grp_1","external_ref":"cus_a:signup:1","name":"cus_a","status":"frozen","spend_limit":"0.00","period":"month"}`
+	groupAnswer      = `{"id":"grp_1","external_ref":"cus_a:signup:1","name":"cus_a","status":"active","spend_limit":"0.00","period":"month","version":1,"created_at":"2026-05-14T00:00:00Z","updated_at":"2026-05-14T00:00:00Z"}`
+	keyAnswer        = `{"id":"key_1","group_id":"grp_1","purpose":"default","external_ref":"cus_a:default:1","prefix":"mg_ab12","status":"active","secret":"mg_ab12_the_secret_itself","secret_available":true,"created_at":"2026-05-14T00:00:00Z"}`
+	limitsAnswer     = `{"group_id":"grp_1","spend_limit":"25.00","currency":"USD","period":"month","policy_version":"4","usage_in_period":"0.00","version":7,"updated_at":"2026-05-14T00:00:00Z"}`
+	topUpAnswer      = `{"id":"txn_1","type":"top_up","group_id":"grp_1","amount":"25.00","currency":"USD","balance_after":"25.00","external_ref":"led_1","request_id":"req_1","status":"posted","created_at":"2026-05-14T00:00:00Z"}`
+	adjustmentAnswer = `{"id":"txn_2","type":"adjustment","group_id":"grp_1","amount":"-5.00","currency":"USD","balance_after":"20.00","external_ref":"led_2","reason":"refund","related_transaction_id":"txn_1","request_id":"req_1","status":"posted","created_at":"2026-05-14T00:00:00Z"}`
+	revokeAnswer     = `{"id":"key_1","status":"revoked","revoked_at":"2026-05-14T00:00:00Z"}`
+	frozenAnswer     = `{"id":"grp_1","external_ref":"cus_a:signup:1","name":"cus_a","status":"frozen","spend_limit":"0.00","period":"month"}`
 )
 
 func limits(t testing.TB) Request {
@@ -78,4 +79,8 @@ func limits(t testing.TB) Request {
 
 func topUp(t testing.TB) Request {
 	return TopUp("top-up:cus_a:evt_1:led_1", "grp_1", amount(t, "25"), "USD", "led_1")
+}
+
+func adjustment(t testing.TB) Request {
+	return Adjust("debit:cus_a:pi_1:1", "grp_1", amount(t, "5").Neg(), "USD", ReasonRefund, "txn_1", "led_2")
 }

@@ -32,6 +32,20 @@ const (
 	KeyRevoked  = "revoked"
 )
 
+// Why credit is adjusted, as the upstream knows it.
+const (
+	ReasonRefund     = "refund"
+	ReasonDispute    = "dispute"
+	ReasonCorrection = "correction"
+)
+
+// The types of transactions, and the state of one that counts.
+const (
+	TypeTopUp         = "top_up"
+	TypeAdjustment    = "adjustment"
+	TransactionPosted = "posted"
+)
+
 // Period is that of every spend limit.
 const Period = "month"
 
@@ -135,6 +149,24 @@ func SetGroupStatus(key, group, status string) Request {
 func TopUp(key, group string, amount money.Amount, c money.Currency, externalRef string) Request {
 	return render(key, http.MethodPost, "/groups/"+url.PathEscape(group)+"/top-ups",
 		map[string]any{"amount": amount.Text(c), "currency": string(c), "external_ref": externalRef})
+}
+
+// Adjust renders POST /groups/{group}/adjustments: a negative amount takes credit
+// back. related is the transaction that it is about.
+func Adjust(key, group string, amount money.Amount, c money.Currency, reason, related, externalRef string) Request {
+	return render(key, http.MethodPost, "/groups/"+url.PathEscape(group)+"/adjustments", map[string]any{
+		"amount": amount.Text(c), "currency": string(c), "reason": reason, "related_transaction_id": related, "external_ref": externalRef,
+	})
+}
+
+// AdjustmentReason is the reason that a rendered adjustment gives; "" for any
+// other request.
+func AdjustmentReason(r Request) string {
+	sent, err := strictjson.Parse(r.Body)
+	if err != nil {
+		return "" // unreachable: it was rendered here
+	}
+	return (&reader{object: sent}).optional("reason")
 }
 
 func render(key, method, path string, body map[string]any) Request {
@@ -256,14 +288,20 @@ var operations = []operation{
 		r.sameMoney("spend_limit", l.SpendLimit, sent)
 		return Answer{TargetID: l.GroupID, Limits: &l}
 	}},
-	{"POST", "/groups/*/top-ups", false, func(r, sent *reader, id string) Answer {
-		t := readTransaction(r)
-		r.equal("group_id", t.GroupID, id)
-		r.same("currency", string(t.Currency), sent)
-		r.same("external_ref", t.ExternalRef, sent)
-		r.sameMoney("amount", t.Amount, sent)
-		return Answer{TargetID: t.ID, Transaction: &t}
-	}},
+	{"POST", "/groups/*/top-ups", false, func(r, sent *reader, id string) Answer { return posted(r, sent, id, TypeTopUp) }},
+	{"POST", "/groups/*/adjustments", false, func(r, sent *reader, id string) Answer { return posted(r, sent, id, TypeAdjustment) }},
+}
+
+// posted reads a transaction that was made for a group.
+func posted(r, sent *reader, group, kind string) Answer {
+	t := readTransaction(r)
+	r.equal("group_id", t.GroupID, group)
+	r.equal("type", t.Type, kind)
+	r.equal("status", t.Status, TransactionPosted)
+	r.same("currency", string(t.Currency), sent)
+	r.same("external_ref", t.ExternalRef, sent)
+	r.sameMoney("amount", t.Amount, sent)
+	return Answer{TargetID: t.ID, Transaction: &t}
 }
 
 // find returns the operation that a request is, and the id in its path.

@@ -157,6 +157,22 @@ var invariants = map[string]string{
 	"a payment event's operation is its customer's": `
 		SELECT e.event_id FROM payment_webhook_events e JOIN partner_operations o ON o.operation_id = e.related_operation_id
 		WHERE o.customer_id <> e.related_customer_id`,
+	"a payment is topped up once": `
+		SELECT intent FROM partner_operations WHERE action = 'top_up_credit' AND status = 'succeeded' GROUP BY intent HAVING COUNT(*) > 1`,
+	"what moves credit belongs to a payment": `
+		SELECT o.operation_id FROM partner_operations o WHERE o.action = 'top_up_credit'
+		  AND NOT EXISTS (SELECT 1 FROM payments p WHERE p.ledger_entry_id = o.intent AND p.customer_id = o.customer_id)
+		OR o.action = 'debit_credit' AND NOT EXISTS (SELECT 1 FROM payments p WHERE p.payment_ref = o.intent AND p.customer_id = o.customer_id)`,
+	"one operation of a payment is open": `
+		SELECT p.payment_id FROM payments p JOIN partner_operations o
+		  ON o.action = 'top_up_credit' AND o.intent = p.ledger_entry_id OR o.action = 'debit_credit' AND o.intent = p.payment_ref
+		WHERE o.finished_at_ms IS NULL GROUP BY p.payment_id HAVING COUNT(*) > 1`,
+	"credit that has moved is in the journal, and its customer was told, once": `
+		SELECT o.operation_id FROM partner_operations o WHERE o.action IN ('top_up_credit', 'debit_credit') AND (
+		  (o.status = 'succeeded') <> (SELECT COUNT(*) FROM journal_entries e WHERE e.operation_id = o.operation_id AND e.entry_id = o.external_ref)
+		  OR (o.status = 'succeeded') <> (SELECT COUNT(*) FROM outbox_events e WHERE e.event_type = 'credit.adjustment_posted' AND e.correlation_id = o.operation_id))`,
+	"a reversal knows the payment of its charge": `
+		SELECT r.reversal_ref FROM payment_reversals r JOIN payment_charges c USING (provider, charge_ref) WHERE r.payment_ref IS NULL`,
 	"a limit operation has its policy": `
 		SELECT o.operation_id FROM partner_operations o WHERE o.action IN ('set_limit', 'set_initial_limit') AND NOT EXISTS (
 		  SELECT 1 FROM limit_policies l WHERE l.customer_id = o.customer_id AND l.policy_version = o.intent_version AND l.spend_limit = o.amount)`,

@@ -32,10 +32,20 @@ const (
 	counted   = `UPDATE webhook_totals SET deliveries = (SELECT count(*) FROM webhook_deliveries d WHERE d.status = webhook_totals.status);`
 	aCrossing = `INSERT INTO threshold_crossings (customer_id, meter, period, limit_version, percent, event_id, created_at_ms)
 		VALUES ('acme', 'daily_calls', '2026-05-14', 1, 80, 'evt_7', 0);`
-	aRange   = `INSERT INTO webhook_missed_ranges (sub_seq, from_seq, to_seq) VALUES (1, 2, 5);`
-	aPayment = `INSERT INTO payment_webhook_events (provider, event_id, event_type, event_created_ms, livemode, received_at_ms, last_received_at_ms, payload, payload_hash, semantic_hash, next_attempt_at_ms)
+	aRange = `INSERT INTO webhook_missed_ranges (sub_seq, from_seq, to_seq) VALUES (1, 2, 5);`
+	aTopUp = `INSERT INTO partner_operations (operation_id, customer_id, action, intent, intent_version, idempotency_key, request_fingerprint, external_ref, status,
+		  next_attempt_at_ms, amount, currency, created_at_ms, updated_at_ms)
+		VALUES ('op_%[1]d', 'acme', 'top_up_credit', 'led_1', %[1]d, 'key_%[1]d', 'v1:', 'led_1', 'pending', 0, '1.00', 'USD', 0, 0);`
+	aPayment = `INSERT INTO payments (payment_id, provider, payment_ref, customer_id, currency, amount_minor, state, paid_at_ms, first_event_id, ledger_entry_id, version,
+		  last_event_created_ms, last_event_rank, created_at_ms, updated_at_ms)
+		VALUES ('pay_1', 'stripe', 'pi_1', 'acme', 'USD', 100, 'paid', 0, 'evt_1', 'led_1', 1, 0, 0, 0, 0);`
+	aRefund = `INSERT INTO payment_charges (provider, charge_ref, payment_ref) VALUES ('stripe', 'ch_1', 'pi_1');
+		INSERT INTO payment_reversals (provider, reversal_ref, kind, payment_ref, charge_ref, amount_minor, status, effective, last_event_created_ms, last_event_rank, last_event_id,
+		  created_at_ms, updated_at_ms) VALUES ('stripe', 're_1', 'refund', 'pi_1', 'ch_1', 100, 'succeeded', 1, 0, 0, '', 0, 0);`
+	aPaymentEvent = `INSERT INTO payment_webhook_events (provider, event_id, event_type, event_created_ms, livemode, received_at_ms, last_received_at_ms, payload, payload_hash, semantic_hash, next_attempt_at_ms)
 		VALUES ('stripe', 'evt_1', 'refund.created', 0, 1, 5, 5, x'7b7d', '', '', 5);`
-	attempt = `INSERT INTO webhook_attempts (delivery_seq, attempt, started_at_ms, duration_ms, status) VALUES (1, %d, 0, 0, %d);`
+	toppedUp = `UPDATE partner_operations SET status = 'succeeded', finished_at_ms = 0, target_public_id = 'txn_' || intent_version;`
+	attempt  = `INSERT INTO webhook_attempts (delivery_seq, attempt, started_at_ms, duration_ms, status) VALUES (1, %d, 0, 0, %d);`
 )
 
 func TestCheck(t *testing.T) {
@@ -60,8 +70,14 @@ func TestCheck(t *testing.T) {
 		{"an event is missed once", aSubscription + aRange + `INSERT INTO webhook_missed_ranges (sub_seq, from_seq, to_seq) VALUES (1, 4, 9)`},
 		{"a replay runs on an active subscription", aSubscription + `UPDATE webhook_subscriptions SET disabled_at_ms = 0, disabled_reason = 'user';
 			INSERT INTO webhook_replays (job_id, sub_seq, status, since_ms, until_ms, created_at_ms) VALUES ('rpl_1', 1, 'failed', 0, 1, 0)`},
-		{sound, aPayment},
-		{"a payment event was worked on before anything came of it", aPayment + `UPDATE payment_webhook_events SET processing_status = 'fulfilled', next_attempt_at_ms = NULL`},
+		{sound, aPaymentEvent},
+		{"a payment event was worked on before anything came of it", aPaymentEvent + `UPDATE payment_webhook_events SET processing_status = 'fulfilled', next_attempt_at_ms = NULL`},
+		{sound, aPayment + aRefund + fmt.Sprintf(aTopUp, 1)},
+		{"a payment is topped up once", aPayment + fmt.Sprintf(aTopUp, 1) + fmt.Sprintf(aTopUp, 2) + toppedUp},
+		{"what moves credit belongs to a payment", fmt.Sprintf(aTopUp, 1)},
+		{"one operation of a payment is open", aPayment + fmt.Sprintf(aTopUp, 1) + fmt.Sprintf(aTopUp, 2)},
+		{"credit that has moved is in the journal, and its customer was told, once", aPayment + fmt.Sprintf(aTopUp, 1) + toppedUp},
+		{"a reversal knows the payment of its charge", aPayment + aRefund + `UPDATE payment_reversals SET payment_ref = NULL`},
 		{"a customer has at most 20 active subscriptions", `
 			INSERT INTO webhook_subscriptions (subscription_id, customer_id, url, events, envelope, since_seq, created_at_ms)
 			WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n WHERE i < 21)
