@@ -5,8 +5,8 @@
 // An [Amount] is made by [Parse], [ParseSigned], or by adding up others. What is
 // parsed has to have the one form that the contract knows; the decimal library
 // behind it would take exponents, plus signs and digits of other scripts too, so
-// the form is judged before the library sees the text. Nothing here divides or
-// rounds.
+// the form is judged before the library sees the text. Nothing here divides, and
+// nothing rounds but [Amount.Rounded].
 package money
 
 import (
