@@ -502,7 +502,7 @@ func checkAnswer(req *http.Request, a testAnswer) error {
 	if err := doc.checkContent(content, a.header.Get("Content-Type"), a.body); err != nil {
 		return err
 	}
-	if media := content.Get("application/json"); media != nil {
+	if media := content.Get("application/json"); media != nil && media == content.Get(a.header.Get("Content-Type")) {
 		var body any
 		if err := json.Unmarshal([]byte(a.body), &body); err != nil {
 			return err

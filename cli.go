@@ -35,6 +35,7 @@ type commands struct {
 	Subscriptions subscriptionCmd `cmd:"" help:"Subscriptions: list, show, enable, disable."`
 	Deliveries    deliveriesCmd   `cmd:"" help:"Deliveries: list, show, replay, progress."`
 	Ops           opsCmd          `cmd:"" help:"Operations at the partner API: list, show, retry, reconcile, resolve."`
+	Usage         usageCmd        `cmd:"" help:"What customers have used: statement."`
 	Rollout       rolloutCmd      `cmd:"" help:"Whom webhooks are open to: status."`
 	KillSwitch    killSwitchCmd   `cmd:"" help:"Stop every webhook request, or let them go on: status, on, off."`
 	Version       versionCmd      `cmd:"" help:"Print the version."`

@@ -26,7 +26,7 @@ func (c *Config) upstream() (*modelgate.Client, error) {
 // operations is what accepts intents and brings them forward.
 func (a *app) operations(db *store.DB, outbox *webhook.Outbox, log *slog.Logger, upstream *modelgate.Client) *billing.Engine {
 	return &billing.Engine{
-		DB: db, Client: upstream, Log: log, Rules: &billing.Service{DB: db, Outbox: outbox, Models: a.config.ModelGateModels},
+		DB: db, Client: upstream, Log: log, Rules: &billing.Service{DB: db, Outbox: outbox, Models: a.config.ModelGateModels, AttemptPrice: a.config.AttemptPrice.Amount},
 		RetryBase: time.Duration(a.config.BillingRetryBase), Settle: time.Duration(a.config.BillingSettle),
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"jpintel/billing"
+	"jpintel/billing/metering"
 	"jpintel/billing/modelgate"
 	"jpintel/store"
 	"jpintel/webhook"
@@ -90,6 +91,9 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	if err := a.setAttemptPrice(ctx, db); err != nil {
+		return err
+	}
 	server := a.api(db, log, guard, sender, upstream, mail.NewSender(db, log, send, time.Duration(a.config.Tick)))
 	listener, err := net.Listen("tcp", a.config.Addr)
 	if err != nil {
@@ -102,7 +106,8 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 func (a *app) api(db *store.DB, log *slog.Logger, guard *webhook.Guard, sender *webhook.Sender, upstream *modelgate.Client, mails *mail.Sender) *api {
 	outbox := webhook.NewOutbox()
 	engine := a.operations(db, outbox, log, upstream)
-	ledger := billing.NewWorker(engine, billing.WorkerOptions{Tick: time.Duration(a.config.Tick), KillSwitch: a.config.BillingKillSwitch})
+	ledger := billing.NewWorker(engine, billing.WorkerOptions{Tick: time.Duration(a.config.Tick), KillSwitch: a.config.BillingKillSwitch,
+		Poll: time.Duration(a.config.UsagePoll), UsageSettle: time.Duration(a.config.UsageSettle)})
 	engine.Rules.Wake = ledger.Wake
 	state := &programs.Service{DB: db, Outbox: outbox}
 	service := a.webhooks(db, outbox, guard)
@@ -115,6 +120,7 @@ func (a *app) api(db *store.DB, log *slog.Logger, guard *webhook.Guard, sender *
 		Notices: webhook.Notices{Brand: a.config.Brand, PublicURL: a.config.PublicURL, Wake: mails.Wake}, Steps: []func(context.Context) (bool, error){
 			state.Step,
 			func(ctx context.Context) (bool, error) { return store.ForgetKeys(ctx, db) },
+			func(ctx context.Context) (bool, error) { return metering.Forget(ctx, db) },
 		},
 	})
 	service.Changed = worker.Forget

@@ -101,6 +101,8 @@ func (a *api) routes() []route {
 		{"GET", "/v1/events/:id", paid, endpoint(w.Event)},
 
 		{"GET", "/v1/customer", customer, endpoint(a.account)},
+		{"GET", "/v1/usage", customer, a.statement},
+		{"GET", "/v1/budget", customer, endpoint(b.Budget)},
 
 		{"POST", "/v1/saved-filters", customer, endpoint(p.CreateSavedFilter)},
 		{"GET", "/v1/saved-filters", customer, endpoint(p.ListSavedFilters)},
@@ -128,6 +130,7 @@ func (a *api) routes() []route {
 		{"POST", "/v1/admin/adoptions", admin, endpoint(p.AddAdoption)},
 		{"POST", "/v1/admin/exclusion-rules", admin, endpoint(p.AddExclusionRule)},
 		{"POST", "/v1/admin/usage", admin, endpoint(w.AddUsage)},
+		{"GET", "/v1/admin/usage", admin, a.anyStatement},
 		{"POST", "/v1/admin/events", admin, endpoint(w.PublishEvent)},
 	}
 }

@@ -24,6 +24,9 @@
 //	            │
 //	          reconcile (T17 to T22)       what may have happened is looked up before anything else
 //
+// Beside operations, poll.go asks the upstream what customers have used, package
+// metering counts it, and budget.go holds it against the limit in force.
+//
 // Each transition is one function in transition.go. A provision_customer is a
 // parent that sends nothing: the success of each child inserts the next one.
 //
@@ -43,6 +46,7 @@
 package billing
 
 import (
+	"jpintel/billing/money"
 	"jpintel/store"
 	"jpintel/webhook"
 )
@@ -54,6 +58,8 @@ type Service struct {
 	Outbox *webhook.Outbox
 	Models []string // of a new group
 	Wake   func()   // tells the worker of new work; nil: it will see
+	// AttemptPrice is that of a webhook attempt, in yen, where the file has none yet.
+	AttemptPrice money.Amount
 }
 
 func (s *Service) wake(tx *store.Tx) {
