@@ -32,6 +32,8 @@ const (
 	counted   = `UPDATE webhook_totals SET deliveries = (SELECT count(*) FROM webhook_deliveries d WHERE d.status = webhook_totals.status);`
 	aCrossing = `INSERT INTO threshold_crossings (customer_id, meter, period, limit_version, percent, event_id, created_at_ms)
 		VALUES ('acme', 'daily_calls', '2026-05-14', 1, 80, 'evt_7', 0);`
+	aRecord = `INSERT INTO usage_records (customer_id, day, record_no, currency, cost, requests, open, start_ms, end_ms, changed_at_ms) VALUES ('acme', '2026-05-14', 1, 'USD', '1.50', 1, 0, 0, 0, 0);
+		INSERT INTO usage_requests (request_id, customer_id, day, record_no, cost, made_at_ms) VALUES ('mrq_1', 'acme', '2026-05-14', 1, '1.5', 0);`
 	aRange  = `INSERT INTO webhook_missed_ranges (sub_seq, from_seq, to_seq) VALUES (1, 2, 5);`
 	attempt = `INSERT INTO webhook_attempts (delivery_seq, attempt, started_at_ms, duration_ms, status) VALUES (1, %d, 0, 0, %d);`
 )
@@ -51,6 +53,13 @@ func TestCheck(t *testing.T) {
 		{"a successful delivery ends with a 2xx", aDelivery + success + fmt.Sprintf(attempt, 1, 500)},
 		{sound, anEvent + aCrossing},
 		{"a limit has been crossed that there was", anEvent + aCrossing + `UPDATE threshold_crossings SET limit_version = 2`},
+		{"a budget has been crossed that there was", anEvent + aCrossing + `UPDATE threshold_crossings SET meter = 'model_spend'`},
+		{sound, aRecord},
+		{"an open usage record counts its requests", aRecord + `UPDATE usage_records SET requests = 2`},
+		{"an open usage record counts its requests", aRecord + `UPDATE usage_records SET open = 1`},
+		{"a day has one open usage record at most, its last", aRecord + strings.ReplaceAll(strings.ReplaceAll(aRecord, "14', 1", "14', 2"), "mrq_1", "mrq_2")},
+		{"a usage record is booked when it is closed", aRecord + `UPDATE usage_records SET closed_at_ms = 0`},
+		{"a usage record is told of when it is closed", aRecord + `UPDATE usage_records SET closed_at_ms = 0`},
 		{"a crossing's event is its customer's", anEvent + aCrossing + `UPDATE outbox_events SET customer_id = NULL`},
 		{"an attempt with the guard's word was blocked", aDelivery + success + fmt.Sprintf(attempt, 1, 204) + `UPDATE webhook_attempts SET blocked_reason = 'port'`},
 		{sound, aSubscription + aRange},
