@@ -93,7 +93,9 @@ func ReadStatement(q store.Querier, customer, month string, c money.Currency, pr
 	for _, d := range s.Models.Days {
 		s.Provisional = s.Provisional || d.Status == Provisional
 	}
-	return s, nil
+	head, err := GetPass(q, customer, Head)
+	s.Provisional = s.Provisional || head == nil || head.At.Before(s.PeriodEnd) // it is not all read
+	return s, err
 }
 
 func readAttempts(q store.Querier, customer, month string, price money.Amount) (a Attempts, err error) {
