@@ -79,8 +79,8 @@ func (s *scene) spend(customer, month string) string {
 	return value.Text("USD")
 }
 
-// told are the events of a type, as customer, what is in data, and the cause.
-func told[P webhook.Payload](s *scene, form func(p P, cause string) string) (all []string) {
+// told are the events of a type, in a form made of their data and their cause.
+func told[P webhook.Payload, F any](s *scene, form func(p P, cause string) F) (all []F) {
 	s.t.Helper()
 	var none P
 	for _, row := range s.strings(`SELECT COALESCE(correlation_id, '') || '|' || CAST(data AS TEXT) FROM outbox_events WHERE event_type = $1 ORDER BY seq`, string(none.Type())) {
@@ -166,9 +166,7 @@ func (s *scene) usedUp(customer string) string {
 
 func (s *scene) changeLimit(customer, limit string) *Operation {
 	s.t.Helper()
-	if _, err := s.SetLimit(context.Background(), LimitRequest{Key: "limit-" + limit, CustomerID: customer, SpendLimit: limit, ApprovedBy: "aki"}); err != nil {
-		s.t.Fatal(err)
-	}
+	s.limit(customer, limit)
 	s.work(time.Hour)
 	return s.want(customer, SetLimit, Succeeded)
 }

@@ -42,14 +42,24 @@ func Month(at time.Time, zone *time.Location) string { return at.In(zone).Format
 
 // MonthBounds are a month's first instant and its end, exclusive.
 func MonthBounds(month string, zone *time.Location) (start, end time.Time, err error) {
-	start, err = time.ParseInLocation(monthLayout, month, zone)
-	return start, start.AddDate(0, 1, 0), err
+	first, err := time.Parse(monthLayout, month)
+	return midnight(first.Year(), first.Month(), 1, zone), midnight(first.Year(), first.Month()+1, 1, zone), err
 }
 
 // dayBounds are the same of the day of an instant, with its name.
 func dayBounds(at time.Time, zone *time.Location) (day string, start, end time.Time) {
 	y, m, d := at.In(zone).Date()
-	return at.In(zone).Format(time.DateOnly), time.Date(y, m, d, 0, 0, 0, 0, zone), time.Date(y, m, d+1, 0, 0, 0, 0, zone)
+	return at.In(zone).Format(time.DateOnly), midnight(y, m, d, zone), midnight(y, m, d+1, zone)
+}
+
+// midnight is a day's first instant: where clocks are put forward then, an hour
+// later than its name.
+func midnight(y int, m time.Month, d int, zone *time.Location) time.Time {
+	at := time.Date(y, m, d, 0, 0, 0, 0, zone)
+	if at.Day() != time.Date(y, m, d, 12, 0, 0, 0, zone).Day() {
+		at = at.Add(time.Hour)
+	}
+	return at
 }
 
 // Crossed is the crossing rule: before the change the value was below so many

@@ -102,6 +102,14 @@ func TestMonthsAndDays(t *testing.T) {
 	if err != nil || from.Format(time.RFC3339) != "2026-12-01T00:00:00+09:00" || to.Format(time.RFC3339) != "2027-01-01T00:00:00+09:00" {
 		t.Errorf("%s %s %v", from, to, err)
 	}
+	saoPaulo, err := time.LoadLocation("America/Sao_Paulo") // clocks were put forward at midnight
+	if err != nil {
+		t.Fatal(err)
+	}
+	day, start, end = dayBounds(time.Date(2018, 11, 4, 12, 0, 0, 0, saoPaulo), saoPaulo)
+	if day != "2018-11-04" || start.Format(time.RFC3339) != "2018-11-04T01:00:00-02:00" || end.Format(time.RFC3339) != "2018-11-05T00:00:00-02:00" {
+		t.Errorf("%s %s %s", day, start, end)
+	}
 }
 
 // bench is a file with a customer whose requests are taken page by page.
