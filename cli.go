@@ -37,6 +37,7 @@ type commands struct {
 	Ops           opsCmd          `cmd:"" help:"Operations at the partner API: list, show, retry, reconcile, resolve."`
 	Ledger        ledgerCmd       `cmd:"" help:"The journal of money: show, verify, export."`
 	Payments      paymentsCmd     `cmd:"" help:"What Stripe has told of payments: list, show, rerun."`
+	Usage         usageCmd        `cmd:"" help:"What customers have used: statement."`
 	Rollout       rolloutCmd      `cmd:"" help:"Whom webhooks are open to: status."`
 	KillSwitch    killSwitchCmd   `cmd:"" help:"Stop every webhook request, or let them go on: status, on, off."`
 	Version       versionCmd      `cmd:"" help:"Print the version."`

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"jpintel/billing/modelgate"
+	"jpintel/billing/money"
 	"jpintel/store"
 	"jpintel/webhook"
 	"jpintel/webhook/mail"
@@ -67,6 +68,9 @@ type Config struct {
 	BillingRetryBase  webhook.Duration `env:"JPINTEL_BILLING_RETRY_BASE" envDefault:"2s" form:"a duration like 2s" doc:"first step of the backoff between two sends of an operation; it doubles up to 15m"`
 	BillingSettle     webhook.Duration `env:"JPINTEL_BILLING_SETTLE" envDefault:"390s" form:"a duration like 390s" doc:"how long after a send a look at the partner API may not conclude yet that it did not happen"`
 	BillingKillSwitch bool             `env:"JPINTEL_BILLING_KILL_SWITCH" envDefault:"0" form:"0 or 1" doc:"1: not one request to the partner API; what is accepted is done afterwards"`
+	UsagePoll         webhook.Duration `env:"JPINTEL_USAGE_POLL" envDefault:"1m" form:"a duration like 1m" doc:"how often the partner API is asked what customers have used"`
+	UsageSettle       webhook.Duration `env:"JPINTEL_USAGE_SETTLE" envDefault:"1h" form:"a duration like 1h" doc:"how long a day and its usage have to be over before they are closed and taken from the credit"`
+	AttemptPrice      Price            `env:"JPINTEL_WEBHOOK_ATTEMPT_PRICE" envDefault:"0.5" form:"an amount in yen like 0.5" doc:"a webhook attempt on usage statements, from today on; nobody is charged for it"`
 
 	StripeSecrets  Secret `env:"JPINTEL_STRIPE_WEBHOOK_SECRETS" form:"whsec_…[,whsec_…]" doc:"signing secrets of the webhook endpoint at Stripe, two while one is replaced; unset: payment webhooks answer 404"`
 	StripeLivemode bool   `env:"JPINTEL_STRIPE_LIVEMODE" envDefault:"1" form:"0 or 1" doc:"which payment events count: 1 those of real money, 0 those of a sandbox; the others are stored and ignored"`
@@ -113,6 +117,15 @@ func (s Span) String() string {
 		return "off"
 	}
 	return s.Duration.String()
+}
+
+// Price is an exact amount that reads from its text.
+type Price struct{ money.Amount }
+
+// UnmarshalText reads an amount without a sign.
+func (p *Price) UnmarshalText(text []byte) (err error) {
+	p.Amount, err = money.Parse(string(text))
+	return err
 }
 
 // Location is a time zone that reads from its name.
@@ -217,6 +230,8 @@ func (c *Config) validate() error {
 		wrong("JPINTEL_BILLING_RETRY_BASE", c.BillingRetryBase > 0),
 		wrong("JPINTEL_BILLING_SETTLE", c.BillingSettle > 0),
 		wrong("JPINTEL_STRIPE_WEBHOOK_SECRETS", c.StripeSecrets == "" || !slices.ContainsFunc(c.stripeSecrets(), func(s string) bool { return !stripeSecretForm.MatchString(s) })),
+		wrong("JPINTEL_USAGE_POLL", c.UsagePoll > 0),
+		wrong("JPINTEL_USAGE_SETTLE", c.UsageSettle > 0),
 		wrong("JPINTEL_API_RATE", c.APIRate >= 0),
 		wrong("JPINTEL_SMTP_URL", c.SMTPURL == "" || validSMTP(string(c.SMTPURL), anySender)),
 		wrong("JPINTEL_MAIL_FROM", c.MailFrom == "" && c.SMTPURL == "" || validSMTP(anySMTP, c.MailFrom)),

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"jpintel/billing/metering"
 	"jpintel/webhook"
 )
 
@@ -35,6 +36,7 @@ func docsClaims(t *testing.T) []docsClaim {
 
 	const contract, guide, terms, money, kept30, volumes, verify, addresses, reference = "docs/delivery-contract.md", "docs/integration-guide.md", "docs/terms-webhooks.md",
 		"docs/money.md", "docs/retention.md", "docs/volumes.md", "docs/verify/README.md", "docs/sending-addresses.md", "docs/api-reference.md"
+	const usage = "docs/usage.md"
 	return []docsClaim{
 		{contract, `is more than … off`, tolerance},
 		{contract, "`data` has at most ….", data},
@@ -83,6 +85,7 @@ func docsClaims(t *testing.T) []docsClaim {
 
 		{kept30, "`dead_letter`) with their attempts | … after they finished", retention},
 		{kept30, `events, and so the feed | …, and`, events},
+		{kept30, `to models, in short | …, and`, docsDays(metering.KeepRequests)},
 		{kept30, `your answers (…)`, kept},
 		{kept30, `a pass every …,`, constant("retainEvery")},
 		{kept30, `about … after the first attempt`, schedule.total},
@@ -90,6 +93,11 @@ func docsClaims(t *testing.T) []docsClaim {
 		{kept30, `kept: … after it last finished`, retention},
 		{kept30, `ids **at least …**`, events},
 		{kept30, `itself, … longer`, retention},
+
+		{usage, `The last … are read`, docsWords(secConstant(t, "billing", "usageOverlap"))},
+		{usage, `a day the last … are read`, docsDays(metering.KeepRequests / 2)},
+		{usage, `turn reads … pages`, secConstant(t, "billing", "usagePages")},
+		{usage, "`JPINTEL_WEBHOOK_ATTEMPT_PRICE`, … yen", docsDefault(t, "JPINTEL_WEBHOOK_ATTEMPT_PRICE")},
 
 		{volumes, "`data` has at most …;", data},
 		{volumes, "largest `data` of … it", data},
@@ -154,6 +162,9 @@ func docsWords(value string) string {
 	}
 	return value
 }
+
+// docsDays writes a time in days.
+func docsDays(d time.Duration) string { return fmt.Sprintf("%d days", d/(24*time.Hour)) }
 
 // docsSum adds two spans in seconds.
 func docsSum(t *testing.T, a, b string) string {
@@ -229,6 +240,7 @@ var docsPlain = map[string][]string{
 	"docs/terms-webhooks.md":    {"*[30 days']* notice"},
 	"docs/money.md":             {"80 % of a limit", "three attempts"},
 	"docs/retention.md":         {},
+	"docs/usage.md":             {"tells of 80 % and 100 %", "anew nine hours after"},
 	// TestDocsSizes and TestDocsVolumes hold these.
 	"docs/volumes.md":           {"| 540 | 410 | 950 |", "| 540 | 440 | 980 |", "| 540 | 330 | 870 |", "980 bytes", "= 274 MB", "9.8 MB", "660 MB"},
 	"docs/verify/README.md":     {},

@@ -303,7 +303,7 @@ func referenceCurl(t *testing.T, route route, op *openapi3.Operation) string {
 	case admin:
 		line += ` -H "Authorization: Bearer $TOKEN"`
 	}
-	path := route.documented()
+	path, query := route.documented(), ""
 	for _, p := range op.Parameters {
 		if p.Value.In == "header" && p.Value.Required {
 			line += fmt.Sprintf(` -H "%s: $%s"`, p.Value.Name, strings.ToUpper(strings.ReplaceAll(p.Value.Name, "-", "_")))
@@ -311,14 +311,17 @@ func referenceCurl(t *testing.T, route route, op *openapi3.Operation) string {
 		if p.Value.In == "path" {
 			path = strings.ReplaceAll(path, "{"+p.Value.Name+"}", referenceValue(p.Value))
 		}
+		if p.Value.In == "query" && p.Value.Required {
+			query = "?" + p.Value.Name + "=" + referenceValue(p.Value)
+		}
 	}
 	if op.RequestBody != nil {
 		line += referenceData(t, op)
 	}
-	return line + ` "$BASE` + path + `"`
+	return line + ` "$BASE` + path + query + `"`
 }
 
-// referenceValue stands for a parameter of the path.
+// referenceValue stands for a parameter of the path or the query.
 func referenceValue(p *openapi3.Parameter) string {
 	if text, ok := p.Example.(string); ok {
 		return text

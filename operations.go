@@ -27,7 +27,7 @@ func (c *Config) upstream() (*modelgate.Client, error) {
 func (a *app) operations(db *store.DB, outbox *webhook.Outbox, log *slog.Logger, upstream *modelgate.Client) *billing.Engine {
 	return &billing.Engine{
 		DB: db, Client: upstream, Log: log, Rules: &billing.Service{
-			DB: db, Outbox: outbox, Models: a.config.ModelGateModels, Log: log,
+			DB: db, Outbox: outbox, Models: a.config.ModelGateModels, AttemptPrice: a.config.AttemptPrice.Amount, Log: log,
 			Stripe: billing.StripeOptions{Secrets: a.config.stripeSecrets(), Livemode: a.config.StripeLivemode},
 		},
 		RetryBase: time.Duration(a.config.BillingRetryBase), Settle: time.Duration(a.config.BillingSettle),

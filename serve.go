@@ -16,7 +16,8 @@ import (
 	"golang.org/x/time/rate"
 
 	"jpintel/billing"
-	journal "jpintel/billing/ledger"
+	"jpintel/billing/ledger"
+	"jpintel/billing/metering"
 	"jpintel/billing/modelgate"
 	"jpintel/store"
 	"jpintel/webhook"
@@ -91,6 +92,9 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
+	if err := a.setAttemptPrice(ctx, db); err != nil {
+		return err
+	}
 	server := a.api(db, log, guard, sender, upstream, mail.NewSender(db, log, send, time.Duration(a.config.Tick)))
 	listener, err := net.Listen("tcp", a.config.Addr)
 	if err != nil {
@@ -103,8 +107,9 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 func (a *app) api(db *store.DB, log *slog.Logger, guard *webhook.Guard, sender *webhook.Sender, upstream *modelgate.Client, mails *mail.Sender) *api {
 	outbox := webhook.NewOutbox()
 	engine := a.operations(db, outbox, log, upstream)
-	ledger := billing.NewWorker(engine, billing.WorkerOptions{Tick: time.Duration(a.config.Tick), KillSwitch: a.config.BillingKillSwitch})
-	engine.Rules.Wake = ledger.Wake
+	operations := billing.NewWorker(engine, billing.WorkerOptions{Tick: time.Duration(a.config.Tick), KillSwitch: a.config.BillingKillSwitch,
+		Poll: time.Duration(a.config.UsagePoll), UsageSettle: time.Duration(a.config.UsageSettle)})
+	engine.Rules.Wake = operations.Wake
 	state := &programs.Service{DB: db, Outbox: outbox}
 	service := a.webhooks(db, outbox, guard)
 	service.Sender = sender
@@ -116,13 +121,14 @@ func (a *app) api(db *store.DB, log *slog.Logger, guard *webhook.Guard, sender *
 		Notices: webhook.Notices{Brand: a.config.Brand, PublicURL: a.config.PublicURL, Wake: mails.Wake}, Steps: []func(context.Context) (bool, error){
 			state.Step,
 			func(ctx context.Context) (bool, error) { return store.ForgetKeys(ctx, db) },
+			func(ctx context.Context) (bool, error) { return metering.Forget(ctx, db) },
 		},
 	})
 	service.Changed = worker.Forget
 	return &api{
 		db: db, log: log, programs: state, worker: worker, mails: mails, tick: time.Duration(a.config.Tick),
 		hasAdmin: a.config.AdminToken != "", admin: sha256.Sum256([]byte(a.config.AdminToken)),
-		billing: engine.Rules, ledger: ledger, journal: journal.Journal{DB: db},
+		billing: engine.Rules, operations: operations, journal: ledger.Journal{DB: db},
 		webhooks: service, fly: a.config.Fly != "", rollout: a.config.Rollout,
 		calls: newLimiters(a.config.callRate(), max(a.config.APIRate, 1)), guesses: newLimiters(rate.Every(guessEvery), guessBurst),
 	}
@@ -157,7 +163,7 @@ func (a *api) run(ctx context.Context, listener net.Listener) error {
 	go func() { defer close(mailed); a.mails.Run(working) }()
 	defer func() { stopWorking(); <-mailed }()
 	settled := make(chan error, 1)
-	go func() { settled <- a.ledger.Run(working) }()
+	go func() { settled <- a.operations.Run(working) }()
 	go a.watchControl(working, control.Version)
 
 	server := &http.Server{
@@ -204,7 +210,7 @@ func (a *api) watchControl(ctx context.Context, seen int64) {
 			seen = control.Version
 			a.worker.SetKillSwitch(control.KillSwitch)
 			a.worker.Reload()
-			a.ledger.Wake()
+			a.operations.Wake()
 		}
 	}
 }

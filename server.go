@@ -52,22 +52,22 @@ type route struct {
 
 // api is everything that serves HTTP.
 type api struct {
-	db       *store.DB
-	log      *slog.Logger
-	webhooks *webhook.Service
-	programs *programs.Service
-	worker   *webhook.Worker
-	mails    *mail.Sender
-	billing  *billing.Service
-	ledger   *billing.Worker
-	journal  ledger.Journal
-	admin    [sha256.Size]byte // of the token, so that comparing takes no notice of lengths
-	hasAdmin bool
-	tick     time.Duration
-	calls    *limiters // by customer
-	guesses  *limiters // wrong keys and tokens, by address
-	fly      bool      // Fly's proxy is in front
-	rollout  webhook.Rollout
+	db         *store.DB
+	log        *slog.Logger
+	webhooks   *webhook.Service
+	programs   *programs.Service
+	worker     *webhook.Worker
+	mails      *mail.Sender
+	billing    *billing.Service
+	operations *billing.Worker
+	journal    ledger.Journal
+	admin      [sha256.Size]byte // of the token, so that comparing takes no notice of lengths
+	hasAdmin   bool
+	tick       time.Duration
+	calls      *limiters // by customer
+	guesses    *limiters // wrong keys and tokens, by address
+	fly        bool      // Fly's proxy is in front
+	rollout    webhook.Rollout
 }
 
 // routes is the whole surface. Every route is in docs/openapi.yaml; a test
@@ -107,6 +107,8 @@ func (a *api) routes() []route {
 		{"GET", "/v1/ledger", customer, a.movements},
 
 		{"POST", "/v1/billing/webhooks/stripe", open, endpoint(b.ReceivePayment)},
+		{"GET", "/v1/usage", customer, a.statement},
+		{"GET", "/v1/budget", customer, endpoint(b.Budget)},
 
 		{"POST", "/v1/saved-filters", customer, endpoint(p.CreateSavedFilter)},
 		{"GET", "/v1/saved-filters", customer, endpoint(p.ListSavedFilters)},
@@ -139,6 +141,7 @@ func (a *api) routes() []route {
 		{"POST", "/v1/admin/adoptions", admin, endpoint(p.AddAdoption)},
 		{"POST", "/v1/admin/exclusion-rules", admin, endpoint(p.AddExclusionRule)},
 		{"POST", "/v1/admin/usage", admin, endpoint(w.AddUsage)},
+		{"GET", "/v1/admin/usage", admin, a.anyStatement},
 		{"POST", "/v1/admin/events", admin, endpoint(w.PublishEvent)},
 	}
 }

@@ -26,6 +26,9 @@
 //	            │
 //	          reconcile (T17 to T22)       what may have happened is looked up before anything else
 //
+// Beside operations, poll.go asks the upstream what customers have used, package
+// metering counts it, and budget.go holds it against the limit in force.
+//
 // Each transition is one function in transition.go. A provision_customer is a
 // parent that sends nothing: the success of each child inserts the next one.
 //
@@ -53,6 +56,7 @@ package billing
 import (
 	"log/slog"
 
+	"jpintel/billing/money"
 	"jpintel/store"
 	"jpintel/webhook"
 )
@@ -66,6 +70,8 @@ type Service struct {
 	Stripe StripeOptions
 	Log    *slog.Logger // of what people should look at; nil: none
 	Wake   func()       // tells the worker of new work; nil: it will see
+	// AttemptPrice is that of a webhook attempt, in yen, where the file has none yet.
+	AttemptPrice money.Amount
 }
 
 func (s *Service) wake(tx *store.Tx) {

@@ -36,9 +36,10 @@ type partner struct {
 	running  map[string]int // by Idempotency-Key
 	most     int            // requests at a time under one key
 	wallet   string
-	clock    func() time.Time // for the Date header; nil: the server's own
-	hideList bool             // lists show nothing
-	noSecret bool             // even the first answer has none
+	clock    func() time.Time            // for the Date header; nil: the server's own
+	hideList bool                        // lists show nothing
+	noSecret bool                        // even the first answer has none
+	requests func(w http.ResponseWriter) // what customers have used
 
 	// before may answer in place of what a mutation does; after may spoil the
 	// answer. n counts mutations from 1.
@@ -201,6 +202,8 @@ func (p *partner) read(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case r.URL.Path == "/balance":
 		one(map[string]any{"balance": p.wallet, "currency": "USD", "as_of": "2026-05-14T00:00:00Z"})
+	case r.URL.Path == "/requests":
+		p.requests(w)
 	case r.URL.Path == "/groups":
 		list(p.groups, func(g map[string]any) bool { return g["external_ref"] == ref })
 	case r.URL.Path == "/audit-events":

@@ -130,7 +130,12 @@ func (r rules) advance(ctx context.Context, tx *store.Tx, o *Operation, a modelg
 	case CreateKey:
 		return r.keyCreated(ctx, tx, o, a)
 	case SetInitialLimit:
+		if err := r.limitChanged(ctx, tx, o); err != nil {
+			return err
+		}
 		return r.provisioned(ctx, tx, o)
+	case SetLimit:
+		return r.limitChanged(ctx, tx, o)
 	case RevokeKey:
 		return r.keyRevoked(ctx, tx, o)
 	case FreezeGroup:

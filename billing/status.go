@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 
+	"jpintel/billing/money"
 	"jpintel/store"
 )
 
@@ -98,17 +99,40 @@ func readCustomer(q store.Querier, id string) (c Customer, err error) {
 	return c, err
 }
 
-// limitInForce is the newest limit that the upstream has confirmed; nil: none.
+// limitInForce is the newest limit that the upstream has confirmed, as text; nil:
+// none.
 func limitInForce(q store.Querier, customer string) (*string, error) {
+	p, err := policyInForce(q, customer, "")
+	if p == nil || err != nil {
+		return nil, err
+	}
+	return new(p.Limit.Text(p.Currency)), nil
+}
+
+// policy is one version of a customer's limit.
+type policy struct {
+	Version  int64
+	Limit    money.Amount
+	Currency money.Currency
+}
+
+// policyInForce is the newest one that the upstream has confirmed, as if one
+// operation had not been; nil: none.
+func policyInForce(q store.Querier, customer, except string) (*policy, error) {
+	var p policy
 	var limit string
 	err := q.QueryRow(`
-		SELECT amount FROM partner_operations WHERE customer_id = $1 AND action IN ('set_limit', 'set_initial_limit') AND status = 'succeeded'
-		ORDER BY intent_version DESC LIMIT 1`, customer).Scan(&limit)
+		SELECT intent_version, amount, currency FROM partner_operations
+		WHERE customer_id = $1 AND action IN ('set_limit', 'set_initial_limit') AND status = 'succeeded' AND operation_id <> $2
+		ORDER BY intent_version DESC LIMIT 1`, customer, except).Scan(&p.Version, &limit, &p.Currency)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil, nil
+	}
+	if err == nil {
+		p.Limit, err = money.Parse(limit)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the limit in force: %w", err)
 	}
-	return &limit, nil
+	return &p, nil
 }

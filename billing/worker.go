@@ -32,6 +32,8 @@ type Worker struct {
 	off     bool
 	woken   chan struct{}
 	told    chan struct{} // there may be a payment event to work on
+	usage   *poller
+	poll    time.Duration
 }
 
 // WorkerOptions says how a worker works.
@@ -42,12 +44,18 @@ type WorkerOptions struct {
 	// recorded, and done when it is off again. Payment events are worked on all
 	// the same: that sends nothing.
 	KillSwitch bool
+	// Poll is how often the upstream is asked what customers have used. 0: never.
+	Poll time.Duration
+	// UsageSettle is how long a day and its usage have to be over before they are
+	// closed. Default DefaultUsageSettle.
+	UsageSettle time.Duration
 }
 
 // NewWorker returns a worker that drives the engine. With an engine without a
 // client it sends nothing.
 func NewWorker(engine *Engine, opt WorkerOptions) *Worker {
-	w := &Worker{engine: engine, workers: opt.Workers, tick: opt.Tick, off: opt.KillSwitch || engine.Client == nil}
+	w := &Worker{engine: engine, workers: opt.Workers, tick: opt.Tick, off: opt.KillSwitch || engine.Client == nil,
+		poll: opt.Poll, usage: newPoller(engine, opt.UsageSettle)}
 	if w.workers == 0 {
 		w.workers = defaultWorkers
 	}
@@ -92,6 +100,9 @@ func (w *Worker) Run(ctx context.Context) error {
 			all.Go(func() { w.loop(ctx, w.engine.DB.BootID+"/"+strconv.Itoa(i+1)) })
 		}
 		all.Go(func() { w.probe(ctx) })
+		if w.poll > 0 {
+			all.Go(func() { w.pollUsage(ctx) })
+		}
 	}
 	all.Wait()
 	return nil
@@ -155,6 +166,22 @@ func (w *Worker) probe(ctx context.Context) {
 		}
 		if err := w.engine.Probe(ctx); err != nil && ctx.Err() == nil {
 			w.engine.Log.Error("operation_probe_failed", "error", err)
+		}
+	}
+}
+
+// pollUsage asks, again and again, what customers have used.
+func (w *Worker) pollUsage(ctx context.Context) {
+	tick := time.NewTicker(w.poll)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := w.usage.turn(ctx); err != nil && ctx.Err() == nil {
+			w.engine.Log.Error("usage_turn_failed", "error", err)
 		}
 	}
 }

@@ -150,3 +150,24 @@ func (d dailyAttempts) write(tx *store.Tx) error {
 	}
 	return nil
 }
+
+// DayAttempts are the attempts of one day.
+type DayAttempts struct {
+	Day      string // YYYY-MM-DD
+	Attempts int64
+}
+
+// AttemptsOf are a customer's attempts of a month (YYYY-MM), by day; days without
+// any are left out.
+func AttemptsOf(q store.Querier, customer, month string) ([]DayAttempts, error) {
+	rows, err := q.Query(`SELECT day, attempts FROM webhook_daily_attempts WHERE customer_id = $1 AND day BETWEEN $2 AND $3 ORDER BY day`,
+		customer, month+"-01", month+"-31")
+	if err != nil {
+		return nil, fmt.Errorf("reading a month's attempts: %w", err)
+	}
+	all, err := store.Collect(rows, func(rows *sql.Rows) (d DayAttempts, err error) { return d, rows.Scan(&d.Day, &d.Attempts) })
+	if err != nil {
+		return nil, fmt.Errorf("reading a month's attempts: %w", err)
+	}
+	return all, nil
+}

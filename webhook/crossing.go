@@ -2,8 +2,10 @@ package webhook
 
 import (
 	"context"
+	"database/sql"
 	"fmt"
 	"math/bits"
+	"time"
 
 	"jpintel/store"
 )
@@ -37,8 +39,10 @@ type Crossing struct {
 }
 
 // PublishCrossing publishes p, which tells of the crossing, unless one has been
-// told of before: falling below a threshold does not re-arm it.
-func (o *Outbox) PublishCrossing(ctx context.Context, tx *store.Tx, c Crossing, p Payload) error {
+// told of before: falling below a threshold does not re-arm it. Whether there is
+// a crossing is for the caller to say. correlationID names what has caused it; "":
+// nothing in particular.
+func (o *Outbox) PublishCrossing(ctx context.Context, tx *store.Tx, c Crossing, p Payload, correlationID string) error {
 	told, err := exists(tx, `
 		SELECT 1 FROM threshold_crossings WHERE customer_id = $1 AND meter = $2 AND period = $3 AND limit_version = $4 AND percent = $5`,
 		c.CustomerID, c.Meter, c.Period, c.LimitVersion, c.Percent)
@@ -48,7 +52,7 @@ func (o *Outbox) PublishCrossing(ctx context.Context, tx *store.Tx, c Crossing, 
 	if told {
 		return nil
 	}
-	id, err := o.Publish(ctx, tx, p)
+	id, err := o.PublishCaused(ctx, tx, p, correlationID)
 	if err != nil {
 		return err
 	}
@@ -59,4 +63,31 @@ func (o *Outbox) PublishCrossing(ctx context.Context, tx *store.Tx, c Crossing, 
 		return fmt.Errorf("noting a crossing: %w", err)
 	}
 	return nil
+}
+
+// Told is a crossing that was told of.
+type Told struct {
+	Percent      int
+	LimitVersion int64
+	At           time.Time
+}
+
+// ToldCrossings are those of a customer's meter in a period, in their order.
+func ToldCrossings(q store.Querier, customer, meter, period string) ([]Told, error) {
+	rows, err := q.Query(`
+		SELECT percent, limit_version, created_at_ms FROM threshold_crossings WHERE customer_id = $1 AND meter = $2 AND period = $3
+		ORDER BY created_at_ms, limit_version, percent`, customer, meter, period)
+	if err != nil {
+		return nil, fmt.Errorf("reading crossings: %w", err)
+	}
+	all, err := store.Collect(rows, func(rows *sql.Rows) (t Told, err error) {
+		var at int64
+		err = rows.Scan(&t.Percent, &t.LimitVersion, &at)
+		t.At = store.FromMS(at)
+		return t, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading crossings: %w", err)
+	}
+	return all, nil
 }

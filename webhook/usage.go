@@ -132,7 +132,7 @@ func (s *Service) warn(ctx context.Context, tx *store.Tx, quota store.Quota, cal
 	crossing := Crossing{CustomerID: quota.CustomerID, Meter: meterDailyCalls, Period: dayOf(tx.Now, s.DB.Location), LimitVersion: quota.Version, Percent: quotaPercent}
 	return s.Outbox.PublishCrossing(ctx, tx, crossing, TierQuotaWarning{
 		CustomerID: quota.CustomerID, Tier: string(quota.Tier), UsageToday: calls, Limit: quota.DailyLimit, ResetsAt: midnightAfter(tx.Now, s.DB.Location),
-	})
+	}, "")
 }
 
 // midnightAfter is the end of an instant's day, as customers are shown it.

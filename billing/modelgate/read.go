@@ -157,7 +157,7 @@ func list[T any](ctx context.Context, c *Client, path string, query url.Values, 
 	query.Set("limit", strconv.Itoa(pageRows))
 	sum, seen, cursors := sha256.New(), map[string]bool{}, map[string]bool{}
 	for rows := 0; ; {
-		got, page, err := ask[T](ctx, c, path+"?"+query.Encode())
+		page, next, err := listPage(ctx, c, path, query, read)
 		if all.Query == "" {
 			all.Query = page.Query
 		}
@@ -167,21 +167,10 @@ func list[T any](ctx context.Context, c *Client, path string, query url.Values, 
 		if err != nil {
 			return all, err
 		}
-		data, ok := got["data"].([]any)
-		next, text := got["next_cursor"].(string)
-		if !ok || !text && got["next_cursor"] != nil {
-			return all, &ReadError{Malformed, CodeMalformed, page.Status}
-		}
-		if rows += len(data); rows > maxRows {
+		if rows += len(page.Items); rows > maxRows {
 			return all, &ReadError{Malformed, codeTooMany, page.Status}
 		}
-		for _, element := range data {
-			o, _ := element.(object)
-			r := &reader{object: o}
-			v := read(r)
-			if r.err != nil {
-				return all, &ReadError{Malformed, CodeMalformed, page.Status}
-			}
+		for _, v := range page.Items {
 			if !seen[id(v)] {
 				seen[id(v)] = true
 				all.Items = append(all.Items, v)
@@ -191,11 +180,38 @@ func list[T any](ctx context.Context, c *Client, path string, query url.Values, 
 			return all, nil
 		}
 		if cursors[next] || len(cursors) > maxRows/pageRows {
-			return all, &ReadError{Malformed, "cursor_loop", page.Status}
+			return all, &ReadError{Malformed, codeCursorLoop, page.Status}
 		}
 		cursors[next] = true
 		query.Set("cursor", next)
 	}
+}
+
+// codeCursorLoop is a list that has no end.
+const codeCursorLoop = "cursor_loop"
+
+// listPage reads one page of a list; next is the cursor of the one after it, ""
+// at the end.
+func listPage[T any](ctx context.Context, c *Client, path string, query url.Values, read func(*reader) T) (page Found[T], next string, err error) {
+	got, page, err := ask[T](ctx, c, path+"?"+query.Encode())
+	if err != nil {
+		return page, "", err
+	}
+	data, ok := got["data"].([]any)
+	next, text := got["next_cursor"].(string)
+	if !ok || !text && got["next_cursor"] != nil {
+		return page, "", &ReadError{Malformed, CodeMalformed, page.Status}
+	}
+	for _, element := range data {
+		o, _ := element.(object)
+		r := &reader{object: o}
+		v := read(r)
+		if r.err != nil {
+			return page, "", &ReadError{Malformed, CodeMalformed, page.Status}
+		}
+		page.Items = append(page.Items, v)
+	}
+	return page, next, nil
 }
 
 // ask makes one GET.

@@ -105,6 +105,16 @@ type AuditEvent struct {
 	OccurredAt  time.Time
 }
 
+// Used is one request to a model, made with a key of the group's.
+type Used struct {
+	ID        string
+	Cost      money.Amount
+	Currency  money.Currency
+	Finalized bool // its cost will not change any more
+	CreatedAt time.Time
+	groupID   string // "": not said
+}
+
 // Balance is what the partner's wallet, or a group, has.
 type Balance struct {
 	Balance  money.Amount
@@ -404,6 +414,16 @@ func readAudit(r *reader) AuditEvent {
 		e.ExternalRef = m.optional("external_ref")
 	}
 	return e
+}
+
+// readUsed: the cost is nothing that is given back.
+func readUsed(r *reader) Used {
+	u := Used{ID: r.id("id"), Cost: r.money("cost"), Currency: r.currency("currency"), Finalized: r.truth("finalized"), CreatedAt: r.time("created_at"),
+		groupID: r.optional("group_id")}
+	if u.Cost.Sign() < 0 {
+		r.fail("cost", "an amount without a sign")
+	}
+	return u
 }
 
 func readBalance(r *reader) Balance { return Balance{r.money("balance"), r.currency("currency")} }

@@ -76,7 +76,7 @@ func TestTextsAreReadAgainAsTheSameAmount(t *testing.T) {
 	})
 }
 
-// Rounded is the neighbour that is nearer, of two that are as near the even one;
+// Round is the neighbour that is nearer, of two that are as near the even one;
 // and rounding again changes nothing.
 func TestRoundIsHalfToEven(t *testing.T) {
 	codes := rapid.SampledFrom([]Currency{"USD", "JPY", "KWD"})

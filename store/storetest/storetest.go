@@ -103,6 +103,21 @@ var invariants = map[string]string{
 	"a limit has been crossed that there was": `
 		SELECT t.event_id FROM threshold_crossings t JOIN customers c ON c.customer_id = t.customer_id
 		WHERE t.meter = 'daily_calls' AND t.limit_version NOT BETWEEN 1 AND c.limit_version`,
+	"a budget has been crossed that there was": `
+		SELECT t.event_id FROM threshold_crossings t WHERE t.meter = 'model_spend' AND NOT EXISTS (
+		  SELECT 1 FROM limit_policies l WHERE l.customer_id = t.customer_id AND l.policy_version = t.limit_version)`,
+	"an open usage record counts its requests": `
+		SELECT r.customer_id || ' ' || r.day FROM usage_records r LEFT JOIN usage_requests u USING (customer_id, day, record_no) WHERE r.closed_at_ms IS NULL
+		GROUP BY r.customer_id, r.day, r.record_no HAVING r.requests <> COUNT(u.request_id) OR r.open <> COUNT(u.next_look_ms)`,
+	"a day has one open usage record at most, its last": `
+		SELECT r.customer_id || ' ' || r.day FROM usage_records r JOIN usage_records n ON n.customer_id = r.customer_id AND n.day = r.day AND n.record_no > r.record_no
+		WHERE r.closed_at_ms IS NULL`,
+	"a usage record is booked when it is closed": `
+		SELECT r.customer_id || ' ' || r.day FROM usage_records r WHERE (r.closed_at_ms IS NOT NULL AND r.cost GLOB '*[1-9]*') <>
+		(SELECT COUNT(*) FROM journal_entries e WHERE e.customer_id = r.customer_id AND e.kind = 'usage' AND e.entry_id = 'usage_' || r.customer_id || '_' || r.day || '_' || r.record_no)`,
+	"a usage record is told of when it is closed": `
+		SELECT r.customer_id || ' ' || r.day FROM usage_records r WHERE (r.closed_at_ms IS NOT NULL) <>
+		(SELECT COUNT(*) FROM outbox_events e WHERE e.event_type = 'usage.finalized' AND e.correlation_id = 'usage_' || r.customer_id || '_' || r.day || '_' || r.record_no)`,
 	"a crossing's event is its customer's": `
 		SELECT t.event_id FROM threshold_crossings t JOIN outbox_events e ON e.event_id = t.event_id
 		WHERE e.customer_id IS NOT t.customer_id`,

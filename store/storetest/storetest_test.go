@@ -44,6 +44,8 @@ const (
 		  created_at_ms, updated_at_ms) VALUES ('stripe', 're_1', 'refund', 'pi_1', 'ch_1', 100, 'succeeded', 1, 0, 0, '', 0, 0);`
 	aPaymentEvent = `INSERT INTO payment_webhook_events (provider, event_id, event_type, event_created_ms, livemode, received_at_ms, last_received_at_ms, payload, payload_hash, semantic_hash, next_attempt_at_ms)
 		VALUES ('stripe', 'evt_1', 'refund.created', 0, 1, 5, 5, x'7b7d', '', '', 5);`
+	aRecord = `INSERT INTO usage_records (customer_id, day, record_no, currency, cost, requests, open, start_ms, end_ms, changed_at_ms) VALUES ('acme', '2026-05-14', 1, 'USD', '1.50', 1, 0, 0, 0, 0);
+		INSERT INTO usage_requests (request_id, customer_id, day, record_no, cost, made_at_ms) VALUES ('mrq_1', 'acme', '2026-05-14', 1, '1.5', 0);`
 	toppedUp = `UPDATE partner_operations SET status = 'succeeded', finished_at_ms = 0, target_public_id = 'txn_' || intent_version;`
 	attempt  = `INSERT INTO webhook_attempts (delivery_seq, attempt, started_at_ms, duration_ms, status) VALUES (1, %d, 0, 0, %d);`
 )
@@ -63,6 +65,13 @@ func TestCheck(t *testing.T) {
 		{"a successful delivery ends with a 2xx", aDelivery + success + fmt.Sprintf(attempt, 1, 500)},
 		{sound, anEvent + aCrossing},
 		{"a limit has been crossed that there was", anEvent + aCrossing + `UPDATE threshold_crossings SET limit_version = 2`},
+		{"a budget has been crossed that there was", anEvent + aCrossing + `UPDATE threshold_crossings SET meter = 'model_spend'`},
+		{sound, aRecord},
+		{"an open usage record counts its requests", aRecord + `UPDATE usage_records SET requests = 2`},
+		{"an open usage record counts its requests", aRecord + `UPDATE usage_records SET open = 1`},
+		{"a day has one open usage record at most, its last", aRecord + strings.ReplaceAll(strings.ReplaceAll(aRecord, "14', 1", "14', 2"), "mrq_1", "mrq_2")},
+		{"a usage record is booked when it is closed", aRecord + `UPDATE usage_records SET closed_at_ms = 0`},
+		{"a usage record is told of when it is closed", aRecord + `UPDATE usage_records SET closed_at_ms = 0`},
 		{"a crossing's event is its customer's", anEvent + aCrossing + `UPDATE outbox_events SET customer_id = NULL`},
 		{"an attempt with the guard's word was blocked", aDelivery + success + fmt.Sprintf(attempt, 1, 204) + `UPDATE webhook_attempts SET blocked_reason = 'port'`},
 		{sound, aSubscription + aRange},
