@@ -69,7 +69,8 @@ func TestS61AnEventThatFails(t *testing.T) {
 	})
 }
 
-// A panic, and an object that is not as it should be, are failures of one event.
+// A panic, an object that is not as it should be, and consequences that cannot be
+// written down are failures of one event.
 func TestAnEventThatPanics(t *testing.T) {
 	p := newPaymentBench(t)
 	p.outcome = func(_ *store.Tx, e *stripe.Event) (applied, error) {
@@ -79,9 +80,12 @@ func TestAnEventThatPanics(t *testing.T) {
 		if e.ID == "evt_c" {
 			return applied{status: EventFailed, reason: "it cannot be"}, nil
 		}
+		if e.ID == "evt_e" {
+			return applied{status: EventFulfilled, operationID: "op_none"}, nil
+		}
 		return applied{status: EventFulfilled}, nil
 	}
-	p.delivered(stripetest.Event(t, "refund.created", "evt_a"), strings.Replace(stripetest.Event(t, "refund.created", "evt_b"), `"amount": 300`, `"amount": 3e2`, 1),
+	p.delivered(stripetest.Event(t, "refund.created", "evt_e"), stripetest.Event(t, "refund.created", "evt_a"), strings.Replace(stripetest.Event(t, "refund.created", "evt_b"), `"amount": 300`, `"amount": 3e2`, 1),
 		stripetest.Event(t, "refund.created", "evt_c"), stripetest.Event(t, "refund.created", "evt_d"))
 	p.pay()
 	for id, why := range map[string]string{"evt_a": "panic: boom", "evt_c": "it cannot be",
@@ -89,6 +93,9 @@ func TestAnEventThatPanics(t *testing.T) {
 		if e := p.wantEvent(id, EventFailed); deref(e.LastError) != why {
 			t.Errorf("%s: %s", id, deref(e.LastError))
 		}
+	}
+	if e := p.wantEvent("evt_e", EventFailed); !strings.Contains(deref(e.LastError), "FOREIGN KEY") {
+		t.Errorf("%s", deref(e.LastError))
 	}
 	p.wantEvent("evt_d", EventFulfilled)
 }
