@@ -3,14 +3,13 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"jpintel/billing"
-	"jpintel/billing/stripe"
+	"jpintel/billing/stripe/stripetest"
 	"jpintel/store"
 )
 
@@ -19,24 +18,9 @@ const (
 	stripePath   = "/v1/billing/webhooks/stripe"
 )
 
-// stripeEvent is one of testdata/stripe, with an id of the test's choice.
-func stripeEvent(t testing.TB, name, id string) string {
-	t.Helper()
-	text, err := os.ReadFile("testdata/stripe/" + name + ".json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, _ := strings.Cut(string(text), `"id": "evt_`)
-	_, rest, ok := strings.Cut(rest, `"`)
-	if !ok {
-		t.Fatalf("%s has no id", name)
-	}
-	return head + `"id": "` + id + `"` + rest
-}
-
 // stripe is a caller that signs a body as Stripe does, with these secrets.
 func (s *testServer) stripe(body string, secrets ...string) *testClient {
-	header := http.Header{"Stripe-Signature": {stripe.Sign([]byte(body), time.Now(), secrets...)}, "Content-Type": {"application/json; charset=utf-8"}}
+	header := http.Header{"Stripe-Signature": {stripetest.Sign(body, time.Now(), secrets...)}, "Content-Type": {"application/json; charset=utf-8"}}
 	return &testClient{server: s, header: header}
 }
 
@@ -55,7 +39,7 @@ func (s *testServer) event(id string) billing.PaymentEvent {
 // S45 and S57, from outside, with the limits that a server has by itself.
 func TestPaymentWebhooksThroughTheAPI(t *testing.T) {
 	s := newServer(t, "JPINTEL_STRIPE_WEBHOOK_SECRETS="+stripeSecret, "JPINTEL_API_RATE=1")
-	body := stripeEvent(t, "checkout.session.completed", "evt_a")
+	body := stripetest.Event(t, "checkout.session.completed", "evt_a")
 	var both sync.WaitGroup
 	for range 2 {
 		both.Go(func() {
@@ -72,7 +56,7 @@ func TestPaymentWebhooksThroughTheAPI(t *testing.T) {
 		t.Errorf("%+v", e)
 	}
 	for i := range 60 { // Stripe comes from few addresses, with all that happens
-		s.paid(stripeEvent(t, "customer.created", fmt.Sprint("evt_", i)))
+		s.paid(stripetest.Event(t, "customer.created", fmt.Sprint("evt_", i)))
 	}
 
 	signed := s.stripe(body, stripeSecret)
@@ -80,12 +64,12 @@ func TestPaymentWebhooksThroughTheAPI(t *testing.T) {
 	s.stripe(body, "whsec_another_secret").refused("POST", stripePath, body, 400, "Stripe-Signature: no v1 signature of this body is made with a secret that is known here")
 	signed.refused("POST", stripePath, strings.ReplaceAll(body, "2500", "9900"), 400, "Stripe-Signature: no v1 signature of this body is made with a secret that is known here")
 	signed.refused("POST", stripePath, strings.Join(strings.Fields(body), ""), 400, "Stripe-Signature: no v1 signature of this body is made with a secret that is known here")
-	signed.with("Stripe-Signature", stripe.Sign([]byte(body), time.Now().Add(-time.Hour), stripeSecret)).refused("POST", stripePath, body, 400, "Stripe-Signature: the time is more than 5 minutes ago")
-	thin := stripeEvent(t, "thin", "evt_thin")
+	signed.with("Stripe-Signature", stripetest.Sign(body, time.Now().Add(-time.Hour), stripeSecret)).refused("POST", stripePath, body, 400, "Stripe-Signature: the time is more than 5 minutes ago")
+	thin := stripetest.Event(t, "thin", "evt_thin")
 	s.stripe(thin, stripeSecret).refused("POST", stripePath, thin, 400, "the body is no event: object: a thin event; the endpoint has to be set up for snapshot events")
 
 	// A large event is one; too large a body is none.
-	large := strings.Replace(stripeEvent(t, "customer.created", "evt_large"), `"balance": 0`, `"description": "`+strings.Repeat("x", 900<<10)+`"`, 1)
+	large := strings.Replace(stripetest.Event(t, "customer.created", "evt_large"), `"balance": 0`, `"description": "`+strings.Repeat("x", 900<<10)+`"`, 1)
 	s.paid(large)
 	tooLarge := large + strings.Repeat(" ", 200<<10)
 	s.stripe(tooLarge, stripeSecret).refused("POST", stripePath, tooLarge, 413, "the body has more than 1048576 bytes")
@@ -104,7 +88,7 @@ func TestPaymentWebhooksThroughTheAPI(t *testing.T) {
 // S58: the operator replaces the secret, with both for a while.
 func TestS58AReplacedSecretThroughTheAPI(t *testing.T) {
 	s := newServer(t, "JPINTEL_STRIPE_WEBHOOK_SECRETS="+stripeSecret)
-	body := stripeEvent(t, "refund.created", "evt_a")
+	body := stripetest.Event(t, "refund.created", "evt_a")
 	const next = "whsec_the_next_0123456789abcdef"
 	s.stripe(body, stripeSecret, next).call("POST", stripePath, body, 200)
 	s.stripe(body, next).call("POST", stripePath, body, 400)
@@ -127,9 +111,9 @@ func TestS58AReplacedSecretThroughTheAPI(t *testing.T) {
 // no partner API, all of it goes on.
 func TestPaymentEventsOfTheOperator(t *testing.T) {
 	s := newServer(t, "JPINTEL_STRIPE_WEBHOOK_SECRETS="+stripeSecret, "JPINTEL_BILLING_KILL_SWITCH=1", "JPINTEL_BILLING_RETRY_BASE=1ms")
-	s.paid(stripeEvent(t, "customer.created", "evt_other"))
-	s.paid(strings.Replace(stripeEvent(t, "refund.created", "evt_test"), `"livemode": true`, `"livemode": false`, 1))
-	s.paid(strings.Replace(stripeEvent(t, "refund.created", "evt_odd"), `"amount": 300`, `"amount": 3.5`, 1))
+	s.paid(stripetest.Event(t, "customer.created", "evt_other"))
+	s.paid(strings.Replace(stripetest.Event(t, "refund.created", "evt_test"), `"livemode": true`, `"livemode": false`, 1))
+	s.paid(strings.Replace(stripetest.Event(t, "refund.created", "evt_odd"), `"amount": 300`, `"amount": 3.5`, 1))
 	for _, id := range []string{"evt_other", "evt_test"} {
 		eventually(t, func() bool { return s.event(id).Status == billing.EventIgnored })
 	}

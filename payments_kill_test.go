@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"jpintel/billing/stripe"
+	"jpintel/billing/stripe/stripetest"
 	"jpintel/store"
 	"jpintel/store/storetest"
 )
@@ -83,14 +83,14 @@ func (s *procServer) sendAtOnce(beside *store.DB, prefix string, n int) (answere
 // tell delivers an event as Stripe does, on a connection of its own, and returns
 // the status; 0: no answer.
 func (s *procServer) tell(id string) int {
-	body := stripeEvent(s.t, "checkout.session.completed", id)
+	body := stripetest.Event(s.t, "checkout.session.completed", id)
 	req, err := http.NewRequestWithContext(s.t.Context(), "POST", s.client.base+stripePath, strings.NewReader(body))
 	if err != nil {
 		s.t.Error(err)
 		return 0
 	}
 	req.Header.Set("Content-Type", "application/json; charset=utf-8")
-	req.Header.Set("Stripe-Signature", stripe.Sign([]byte(body), time.Now(), stripeSecret))
+	req.Header.Set("Stripe-Signature", stripetest.Sign(body, time.Now(), stripeSecret))
 	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: procPatience}).Do(req)
 	if err != nil {
 		return 0

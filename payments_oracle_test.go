@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"jpintel/billing/stripe"
+	"jpintel/billing/stripe/stripetest"
 )
 
 // stripeVerdict is what the official library says: how it signs, or whether it
@@ -23,7 +24,7 @@ type stripeVerdict struct {
 func TestStripesOwnLibrary(t *testing.T) {
 	oracle := oracleStart(t, "payments.mjs")
 	s := newServer(t, "JPINTEL_STRIPE_WEBHOOK_SECRETS="+stripeSecret)
-	files, err := filepath.Glob("testdata/stripe/*.*.json")
+	files, err := filepath.Glob(stripetest.Dir + "/*.*.json")
 	if err != nil || len(files) < 20 {
 		t.Fatalf("%d fixtures (%v)", len(files), err)
 	}
@@ -38,13 +39,13 @@ func TestStripesOwnLibrary(t *testing.T) {
 			s.stripe("").with("Stripe-Signature", signed.Header).call("POST", stripePath, string(body), status)
 
 			var verified stripeVerdict
-			oracle.ask(map[string]any{"payload_base64": body, "secret": stripeSecret, "header": stripe.Sign(body, time.Now(), secret)}, &verified)
+			oracle.ask(map[string]any{"payload_base64": body, "secret": stripeSecret, "header": stripetest.Sign(string(body), time.Now(), secret)}, &verified)
 			if accepted := verified.EventID != "" && verified.Error == ""; accepted != (status == 200) {
 				t.Errorf("%s, signed with %s: %+v", file, secret, verified)
 			}
 		}
 		var old stripeVerdict
-		oracle.ask(map[string]any{"payload_base64": body, "secret": stripeSecret, "header": stripe.Sign(body, time.Now().Add(-stripe.Tolerance-2*time.Second), stripeSecret)}, &old)
+		oracle.ask(map[string]any{"payload_base64": body, "secret": stripeSecret, "header": stripetest.Sign(string(body), time.Now().Add(-stripe.Tolerance-2*time.Second), stripeSecret)}, &old)
 		if old.Error == "" {
 			t.Errorf("%s: an old signature is accepted by the library", file)
 		}

@@ -37,14 +37,10 @@ func (e *Engine) StepPayment(ctx context.Context) (worked bool, err error) {
 		if event, err = dueEvent(tx, tx.Now); err != nil || event == nil {
 			return err
 		}
-		a, err := e.fulfil(ctx, tx, event)
-		if err == nil && a.status == EventFailed {
-			err = errors.New(a.reason)
-		}
-		if err != nil {
+		if err := e.fulfil(ctx, tx, event); err != nil {
 			return eventError{err}
 		}
-		return event.settle(tx, a, e.nextEventTry(a.status, event.AttemptCount+1, tx.Now))
+		return nil
 	})
 	failed, ok := errors.AsType[eventError](err)
 	if !ok || store.CodeOf(err) == store.CodeUnavailable || ctx.Err() != nil { // the file or a stop, which are not the event's
@@ -59,9 +55,21 @@ type eventError struct{ err error }
 func (e eventError) Error() string { return e.err.Error() }
 func (e eventError) Unwrap() error { return e.err }
 
-// fulfil has what an event says come about. A panic of it is its error: the
+// fulfil has what an event says come about, and notes what that was.
+func (e *Engine) fulfil(ctx context.Context, tx *store.Tx, event *PaymentEvent) error {
+	a, err := e.consequences(ctx, tx, event)
+	if err != nil {
+		return err
+	}
+	if a.status == EventFailed {
+		return errors.New(a.reason)
+	}
+	return event.settle(tx, a, e.nextEventTry(a.status, event.AttemptCount+1, tx.Now))
+}
+
+// consequences has what an event says come about. A panic of it is its error: the
 // next start would meet it again.
-func (e *Engine) fulfil(ctx context.Context, tx *store.Tx, event *PaymentEvent) (a applied, err error) {
+func (e *Engine) consequences(ctx context.Context, tx *store.Tx, event *PaymentEvent) (a applied, err error) {
 	defer func() {
 		if what := recover(); what != nil {
 			err = fmt.Errorf("panic: %v", what)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"jpintel/billing/stripe"
+	"jpintel/billing/stripe/stripetest"
 	"jpintel/store"
 )
 
@@ -31,7 +32,7 @@ func TestS61AnEventThatFails(t *testing.T) {
 		}
 		customers := func() string { return strings.Join(p.strings(`SELECT customer_id FROM customers ORDER BY 1`), " ") }
 
-		p.delivered(stripeFixture(t, "refund.created", "evt_poison"), stripeFixture(t, "refund.created", "evt_b"), stripeFixture(t, "refund.created", "evt_c"))
+		p.delivered(stripetest.Event(t, "refund.created", "evt_poison"), stripetest.Event(t, "refund.created", "evt_b"), stripetest.Event(t, "refund.created", "evt_c"))
 		p.pay()
 		e := p.wantEvent("evt_poison", EventFailed)
 		if p.wantEvent("evt_c", EventFulfilled); customers() != "cus_of_evt_b cus_of_evt_c" || e.AttemptCount != 1 || e.NextAttemptAt == nil || *e.LastError != "the table is missing: [masked]" {
@@ -49,7 +50,7 @@ func TestS61AnEventThatFails(t *testing.T) {
 		if n := strings.Count(p.log.String(), paymentNeedsAttention); n != 1 || !strings.Contains(p.log.String(), "code=webhook_received_processing_failed") {
 			t.Errorf("%d alarms after %s: %s", n, time.Since(began), p.log)
 		}
-		p.delivered(stripeFixture(t, "refund.created", "evt_poison")) // counted, and no more
+		p.delivered(stripetest.Event(t, "refund.created", "evt_poison")) // counted, and no more
 		if p.pay() != 0 {
 			t.Error("a delivery has it tried again")
 		}
@@ -68,7 +69,8 @@ func TestS61AnEventThatFails(t *testing.T) {
 	})
 }
 
-// A panic, and an object that is not as it should be, are failures of one event.
+// A panic, an object that is not as it should be, and consequences that cannot be
+// written down are failures of one event.
 func TestAnEventThatPanics(t *testing.T) {
 	p := newPaymentBench(t)
 	p.outcome = func(_ *store.Tx, e *stripe.Event) (applied, error) {
@@ -78,16 +80,22 @@ func TestAnEventThatPanics(t *testing.T) {
 		if e.ID == "evt_c" {
 			return applied{status: EventFailed, reason: "it cannot be"}, nil
 		}
+		if e.ID == "evt_e" {
+			return applied{status: EventFulfilled, operationID: "op_none"}, nil
+		}
 		return applied{status: EventFulfilled}, nil
 	}
-	p.delivered(stripeFixture(t, "refund.created", "evt_a"), strings.Replace(stripeFixture(t, "refund.created", "evt_b"), `"amount": 300`, `"amount": 3e2`, 1),
-		stripeFixture(t, "refund.created", "evt_c"), stripeFixture(t, "refund.created", "evt_d"))
+	p.delivered(stripetest.Event(t, "refund.created", "evt_e"), stripetest.Event(t, "refund.created", "evt_a"), strings.Replace(stripetest.Event(t, "refund.created", "evt_b"), `"amount": 300`, `"amount": 3e2`, 1),
+		stripetest.Event(t, "refund.created", "evt_c"), stripetest.Event(t, "refund.created", "evt_d"))
 	p.pay()
 	for id, why := range map[string]string{"evt_a": "panic: boom", "evt_c": "it cannot be",
 		"evt_b": "event evt_b (refund.created): data.object.amount: want a whole number from 0, in minor units where it is money"} {
 		if e := p.wantEvent(id, EventFailed); deref(e.LastError) != why {
 			t.Errorf("%s: %s", id, deref(e.LastError))
 		}
+	}
+	if e := p.wantEvent("evt_e", EventFailed); !strings.Contains(deref(e.LastError), "FOREIGN KEY") {
+		t.Errorf("%s", deref(e.LastError))
 	}
 	p.wantEvent("evt_d", EventFulfilled)
 }
@@ -101,7 +109,7 @@ func TestHeldEvents(t *testing.T) {
 		return applied{status: status, customerID: names[e.ID], reason: "no such customer yet"}, nil
 	}
 	for id := range names {
-		p.delivered(stripeFixture(t, "refund.created", id))
+		p.delivered(stripetest.Event(t, "refund.created", id))
 	}
 	p.pay()
 	if e := p.wantEvent("evt_b", EventHeld); *e.LastError != "no such customer yet" || e.NextAttemptAt != nil || p.pay() != 0 {
@@ -131,7 +139,7 @@ func TestRerunOfManyEvents(t *testing.T) {
 		return applied{status: EventHeld, reason: "it waits"}, nil
 	}
 	const n = 2*rerunStep + 7
-	body := stripeFixture(t, "refund.created", "evt_0")
+	body := stripetest.Event(t, "refund.created", "evt_0")
 	for i := range n {
 		if _, err := p.IngestPayment(context.Background(), []byte(strings.Replace(body, "evt_0", fmt.Sprint("evt_", i), 1))); err != nil {
 			t.Fatal(err)

@@ -67,17 +67,23 @@ func (s *Service) ReceivePayment(ctx context.Context, r PaymentWebhook) (receive
 	if ahead > maxAhead {
 		s.log().Warn("payment_clock_skew", "ahead_seconds", int64(ahead/time.Second), "request_id", store.RequestID(ctx))
 	}
-	received.EventID, err = s.IngestPayment(ctx, r.Body)
-	return received, err
+	in, err := s.IngestPayment(ctx, r.Body)
+	return PaymentReceived{in.EventID}, err
 }
 
-// IngestPayment stores the body of an event that is known to be Stripe's, and
-// returns its id. Of one that is there already the first body stays, and the
-// delivery is counted. What comes of it happens later, in the worker.
-func (s *Service) IngestPayment(ctx context.Context, body []byte) (id string, err error) {
+// Ingested is what has become of a body.
+type Ingested struct {
+	EventID string
+	New     bool // it was not there before
+}
+
+// IngestPayment stores the body of an event that is known to be Stripe's. Of one
+// that is there already the first body stays, and the delivery is counted. What
+// comes of it happens later, in the worker.
+func (s *Service) IngestPayment(ctx context.Context, body []byte) (in Ingested, err error) {
 	e, err := stripe.ParseEnvelope(body)
 	if err != nil {
-		return "", store.Errorf(store.CodeInvalid, "the body is no event: %v", err)
+		return in, store.Errorf(store.CodeInvalid, "the body is no event: %v", err)
 	}
 	var deliveries int
 	var contradicts bool
@@ -86,13 +92,13 @@ func (s *Service) IngestPayment(ctx context.Context, body []byte) (id string, er
 		s.wake(tx)
 		return err
 	}); err != nil {
-		return "", err
+		return in, err
 	}
 	s.log().Info("payment_event_received", "event_id", e.ID, "type", e.Type, "deliveries", deliveries, "request_id", store.RequestID(ctx))
 	if contradicts {
 		s.log().Error(paymentNeedsAttention, "event_id", e.ID, "type", e.Type, "code", "payment_event_contradicted")
 	}
-	return e.ID, nil
+	return Ingested{e.ID, deliveries == 1}, nil
 }
 
 // storePayment stores an event or counts its delivery. contradicts says that it

@@ -2,7 +2,6 @@ package billing
 
 import (
 	"context"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	"jpintel/billing/stripe"
+	"jpintel/billing/stripe/stripetest"
 	"jpintel/store"
 )
 
@@ -41,24 +41,9 @@ func withPayments(b *bench) *paymentBench {
 	return p
 }
 
-// stripeFixture is an event as Stripe sends it, with an id of the test's choice.
-func stripeFixture(t testing.TB, name, id string) string {
-	t.Helper()
-	text, err := os.ReadFile("../testdata/stripe/" + name + ".json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	head, rest, _ := strings.Cut(string(text), `"id": "evt_`)
-	_, rest, ok := strings.Cut(rest, `"`)
-	if !ok {
-		t.Fatalf("%s has no id", name)
-	}
-	return head + `"id": "` + id + `"` + rest
-}
-
 // deliver delivers a body as Stripe does.
 func (p *paymentBench) deliver(body string) error {
-	_, err := p.ReceivePayment(context.Background(), PaymentWebhook{Signature: stripe.Sign([]byte(body), time.Now(), stripeSecret), Body: []byte(body)})
+	_, err := p.ReceivePayment(context.Background(), PaymentWebhook{Signature: stripetest.Sign(body, time.Now(), stripeSecret), Body: []byte(body)})
 	return err
 }
 
@@ -114,7 +99,7 @@ func (p *paymentBench) events() int {
 // S45: five deliveries, two of them at the same instant, are one event.
 func TestS45TheSameEventFiveTimes(t *testing.T) {
 	p := newPaymentBench(t)
-	body := stripeFixture(t, "checkout.session.completed", "evt_a")
+	body := stripetest.Event(t, "checkout.session.completed", "evt_a")
 	var both sync.WaitGroup
 	for range 2 {
 		both.Go(func() {
@@ -145,8 +130,8 @@ func TestS45TheSameEventFiveTimes(t *testing.T) {
 // way is refused, and nothing of it is stored.
 func TestS57WhatIsNotSignedIsRefused(t *testing.T) {
 	p := newPaymentBench(t)
-	body, now := stripeFixture(t, "checkout.session.completed", "evt_a"), time.Now()
-	sign := func(at time.Time, secret string) string { return stripe.Sign([]byte(body), at, secret) }
+	body, now := stripetest.Event(t, "checkout.session.completed", "evt_a"), time.Now()
+	sign := func(at time.Time, secret string) string { return stripetest.Sign(body, at, secret) }
 	for what, r := range map[string]struct{ header, body, want string }{
 		"no header":          {"", body, "Stripe-Signature: missing"},
 		"no signature":       {"t=1", body, "Stripe-Signature: want t=<seconds>,v1=<hex>, with one t and at least one v1"},
@@ -155,9 +140,9 @@ func TestS57WhatIsNotSignedIsRefused(t *testing.T) {
 		"an old time":        {sign(now.Add(-302*time.Second), stripeSecret), body, "Stripe-Signature: the time is more than 5 minutes ago"},
 		"serialised again":   {sign(now, stripeSecret), strings.Join(strings.Fields(body), ""), "Stripe-Signature: no v1 signature of this body is made with a secret that is known here"},
 		"another amount":     {sign(now, stripeSecret), strings.ReplaceAll(body, "2500", "9900"), "Stripe-Signature: no v1 signature of this body is made with a secret that is known here"},
-		"not JSON":           {stripe.Sign([]byte("x"), now, stripeSecret), "x", "the body is no event: not JSON, or cut off"},
-		"not an event":       {stripe.Sign([]byte("{}"), now, stripeSecret), "{}", "the body is no event: object: want a string"},
-		"another one behind": {stripe.Sign([]byte(body+body), now, stripeSecret), body + body, "the body is no event: something follows the JSON value"},
+		"not JSON":           {stripetest.Sign("x", now, stripeSecret), "x", "the body is no event: not JSON, or cut off"},
+		"not an event":       {stripetest.Sign("{}", now, stripeSecret), "{}", "the body is no event: object: want a string"},
+		"another one behind": {stripetest.Sign(body+body, now, stripeSecret), body + body, "the body is no event: something follows the JSON value"},
 	} {
 		_, err := p.ReceivePayment(context.Background(), PaymentWebhook{r.header, []byte(r.body)})
 		if store.CodeOf(err) != store.CodeInvalid || err.Error() != r.want {
@@ -177,10 +162,10 @@ func TestS57WhatIsNotSignedIsRefused(t *testing.T) {
 // or the other, or both.
 func TestS58TwoSecrets(t *testing.T) {
 	p := newPaymentBench(t)
-	body := stripeFixture(t, "checkout.session.completed", "evt_a")
+	body := stripetest.Event(t, "checkout.session.completed", "evt_a")
 	for _, known := range [][]string{{"whsec_old"}, {"whsec_new"}, {"whsec_new", "whsec_old"}} {
 		p.Stripe.Secrets = known
-		if _, err := p.ReceivePayment(context.Background(), PaymentWebhook{stripe.Sign([]byte(body), time.Now(), "whsec_old", "whsec_new"), []byte(body)}); err != nil {
+		if _, err := p.ReceivePayment(context.Background(), PaymentWebhook{stripetest.Sign(body, time.Now(), "whsec_old", "whsec_new"), []byte(body)}); err != nil {
 			t.Errorf("%q: %v", known, err)
 		}
 	}
@@ -194,10 +179,10 @@ func TestS58TwoSecrets(t *testing.T) {
 func TestS60WhatIsIgnored(t *testing.T) {
 	p := newPaymentBench(t)
 	p.delivered(
-		stripeFixture(t, "customer.created", "evt_type"),
-		stripeFixture(t, "checkout.session.completed.subscription", "evt_mode"),
-		strings.Replace(stripeFixture(t, "refund.created", "evt_test"), `"livemode": true`, `"livemode": false`, 1),
-		strings.Replace(stripeFixture(t, "refund.created", "evt_account"), `"object": "event"`, `"object": "event", "account": "acct_1"`, 1))
+		stripetest.Event(t, "customer.created", "evt_type"),
+		stripetest.Event(t, "checkout.session.completed.subscription", "evt_mode"),
+		strings.Replace(stripetest.Event(t, "refund.created", "evt_test"), `"livemode": true`, `"livemode": false`, 1),
+		strings.Replace(stripetest.Event(t, "refund.created", "evt_account"), `"object": "event"`, `"object": "event", "account": "acct_1"`, 1))
 	p.pay()
 	for id, why := range map[string]string{"evt_type": "nothing follows from it for billing", "evt_mode": "nothing follows from it for billing",
 		"evt_test":    "it is about test money, and this is set up for real money (JPINTEL_STRIPE_LIVEMODE)",
@@ -209,7 +194,7 @@ func TestS60WhatIsIgnored(t *testing.T) {
 	if len(p.seen) != 0 {
 		t.Errorf("consequences of %q", p.seen)
 	}
-	if err := p.deliver(stripeFixture(t, "thin", "evt_thin")); store.CodeOf(err) != store.CodeInvalid || p.events() != 4 {
+	if err := p.deliver(stripetest.Event(t, "thin", "evt_thin")); store.CodeOf(err) != store.CodeInvalid || p.events() != 4 {
 		t.Errorf("a thin event: %v, %d rows", err, p.events())
 	}
 
@@ -218,7 +203,7 @@ func TestS60WhatIsIgnored(t *testing.T) {
 	if _, err := p.RerunPaymentEvent(context.Background(), PaymentEventRequest{"evt_test"}); err != nil {
 		t.Fatal(err)
 	}
-	p.delivered(stripeFixture(t, "refund.updated", "evt_live"))
+	p.delivered(stripetest.Event(t, "refund.updated", "evt_live"))
 	p.pay()
 	p.wantEvent("evt_test", EventFulfilled)
 	p.wantEvent("evt_live", EventIgnored)
@@ -228,7 +213,7 @@ func TestS60WhatIsIgnored(t *testing.T) {
 // stays. In another API version the same thing looks different.
 func TestAnEventThatContradictsItself(t *testing.T) {
 	p := newPaymentBench(t)
-	body := stripeFixture(t, "refund.created", "evt_a")
+	body := stripetest.Event(t, "refund.created", "evt_a")
 	p.delivered(body, strings.Replace(strings.Replace(body, "2025-09-30.clover", "2020-08-27", 1), `"reason"`, `"why"`, 1))
 	if e := p.event("evt_a"); e.OtherSemanticHash != nil || strings.Contains(p.log.String(), paymentNeedsAttention) {
 		t.Errorf("another version is taken for a contradiction: %+v", e)
@@ -251,9 +236,9 @@ func TestAnEventThatContradictsItself(t *testing.T) {
 // A signature from the future is no replay; somebody should look at our clock.
 func TestASignatureFromTheFuture(t *testing.T) {
 	p := newPaymentBench(t)
-	body := stripeFixture(t, "refund.created", "evt_a")
+	body := stripetest.Event(t, "refund.created", "evt_a")
 	for _, ahead := range []time.Duration{30 * time.Second, time.Hour} {
-		r := PaymentWebhook{stripe.Sign([]byte(body), time.Now().Add(ahead), stripeSecret), []byte(body)}
+		r := PaymentWebhook{stripetest.Sign(body, time.Now().Add(ahead), stripeSecret), []byte(body)}
 		if _, err := p.ReceivePayment(context.Background(), r); err != nil {
 			t.Error(err)
 		}
@@ -266,7 +251,7 @@ func TestASignatureFromTheFuture(t *testing.T) {
 // Where there is no room an event is refused, so that Stripe comes back with it.
 func TestAnEventThatCannotBeStored(t *testing.T) {
 	p := newPaymentBench(t)
-	body := stripeFixture(t, "refund.created", "evt_a")
+	body := stripetest.Event(t, "refund.created", "evt_a")
 	fill(p.bench, "payment_webhook_events")
 	if err := p.deliver(body); store.CodeOf(err) != store.CodeUnavailable {
 		t.Errorf("%v", err)
@@ -284,7 +269,7 @@ func TestS78PaymentEventsGoOnWhileNothingIsSent(t *testing.T) {
 		p := withPayments(b)
 		stop := p.run(WorkerOptions{KillSwitch: true, Tick: time.Hour})
 		synctest.Wait()
-		p.delivered(stripeFixture(t, "refund.created", "evt_a"), stripeFixture(t, "refund.updated", "evt_b"))
+		p.delivered(stripetest.Event(t, "refund.created", "evt_a"), stripetest.Event(t, "refund.updated", "evt_b"))
 		synctest.Wait() // for no tick: the commit wakes
 		p.wantEvent("evt_a", EventFulfilled)
 		p.wantEvent("evt_b", EventFulfilled)

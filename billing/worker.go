@@ -112,16 +112,18 @@ func (w *Worker) Run(ctx context.Context) error {
 func (w *Worker) payments(ctx context.Context) {
 	for ctx.Err() == nil {
 		worked, err := w.engine.StepPayment(ctx)
-		if err != nil && ctx.Err() == nil {
-			w.engine.Log.Error("payment_step_failed", "error", err)
-		}
 		if worked && err == nil {
 			continue
+		}
+		pause := w.wait(ctx, nextEvent)
+		if err != nil && ctx.Err() == nil {
+			w.engine.Log.Error("payment_step_failed", "error", err)
+			pause = w.tick // the file is in trouble, whatever is due
 		}
 		select {
 		case <-ctx.Done():
 		case <-w.told:
-		case <-time.After(w.wait(ctx, nextEvent)):
+		case <-time.After(pause):
 		}
 	}
 }

@@ -101,14 +101,3 @@ func signature(secret, at string, body []byte) []byte {
 	m.Write(body)
 	return m.Sum(nil)
 }
-
-// Sign is the header Stripe-Signature of a body, as Stripe would send it while
-// the endpoint has these secrets.
-func Sign(body []byte, at time.Time, secrets ...string) string {
-	t := strconv.FormatInt(at.Unix(), 10)
-	header := "t=" + t
-	for _, secret := range secrets {
-		header += ",v1=" + hex.EncodeToString(signature(secret, t, body))
-	}
-	return header
-}
