@@ -175,9 +175,10 @@ type credited struct {
 }
 
 func (p *payment) credited(q store.Querier) (c credited, err error) {
+	// OR, or an order, would have all operations of the customer read.
 	rows, err := q.Query(`
 		SELECT `+operationColumns+` FROM partner_operations WHERE customer_id = $1 AND action = $2 AND intent = $3
-		UNION ALL SELECT `+operationColumns+` FROM partner_operations WHERE customer_id = $1 AND action = $4 AND intent = $5`, // OR, or an order, would have all operations of the customer read
+		UNION ALL SELECT `+operationColumns+` FROM partner_operations WHERE customer_id = $1 AND action = $4 AND intent = $5`,
 		p.CustomerID, string(TopUpCredit), p.EntryID, string(DebitCredit), p.Ref)
 	if err != nil {
 		return c, fmt.Errorf("reading a payment's operations: %w", err)
