@@ -1,8 +1,10 @@
 package billing
 
 import (
+	"cmp"
 	"database/sql"
 	"fmt"
+	"slices"
 
 	"jpintel/billing/modelgate"
 	"jpintel/billing/money"
@@ -174,9 +176,10 @@ type credited struct {
 }
 
 func (p *payment) credited(q store.Querier) (c credited, err error) {
+	// OR, or an order, would have all operations of the customer read.
 	rows, err := q.Query(`
-		SELECT `+operationColumns+` FROM partner_operations
-		WHERE customer_id = $1 AND (action = $2 AND intent = $3 OR action = $4 AND intent = $5) ORDER BY operation_seq`,
+		SELECT `+operationColumns+` FROM partner_operations WHERE customer_id = $1 AND action = $2 AND intent = $3
+		UNION ALL SELECT `+operationColumns+` FROM partner_operations WHERE customer_id = $1 AND action = $4 AND intent = $5`,
 		p.CustomerID, string(TopUpCredit), p.EntryID, string(DebitCredit), p.Ref)
 	if err != nil {
 		return c, fmt.Errorf("reading a payment's operations: %w", err)
@@ -185,6 +188,7 @@ func (p *payment) credited(q store.Querier) (c credited, err error) {
 	if err != nil {
 		return c, fmt.Errorf("reading a payment's operations: %w", err)
 	}
+	slices.SortFunc(all, func(a, b *Operation) int { return cmp.Compare(a.seq, b.seq) })
 	for _, o := range all {
 		c.last, c.open = o, o.FinishedAt == nil
 		if o.Status != Succeeded {
@@ -314,7 +318,7 @@ func reasonOf(reversals []reversal) string {
 func paymentOf(q store.Querier, o *Operation) (*payment, error) {
 	condition := `ledger_entry_id = $1`
 	if o.Action == DebitCredit {
-		condition = `payment_ref = $1`
+		condition = byRef
 	}
 	p, err := findPayment(q, condition, o.Intent)
 	if err == nil && p == nil {

@@ -91,7 +91,7 @@ func (s *Service) chargeTold(tx *store.Tx, c *stripe.Charge) (applied, error) {
 
 // settledRef is settled for a payment that may not be known yet.
 func (s *Service) settledRef(tx *store.Tx, ref string) (applied, error) {
-	p, err := findPayment(tx, `payment_ref = $1`, ref)
+	p, err := findPayment(tx, byRef, ref)
 	if err != nil {
 		return applied{}, err
 	}
@@ -166,6 +166,9 @@ func scanPayment(row interface{ Scan(...any) error }) (*payment, error) {
 	return &p, err
 }
 
+// byRef is the condition for the payment of an intent.
+const byRef = `provider = '` + providerStripe + `' AND payment_ref = $1`
+
 // findPayment reads the payment that a condition on $1 is for; nil: none.
 func findPayment(q store.Querier, condition, value string) (*payment, error) {
 	p, err := scanPayment(q.QueryRow(`SELECT `+paymentColumns+` FROM payments WHERE `+condition+` ORDER BY payment_seq LIMIT 1`, value))
@@ -186,7 +189,7 @@ func paymentFor(tx *store.Tx, told *stripe.Payment) (p *payment, err error) {
 		return nil, store.Errorf(store.CodeInvalid, "the event names neither a payment intent nor a checkout session")
 	}
 	if told.Ref != "" {
-		if p, err = findPayment(tx, `payment_ref = $1`, told.Ref); err != nil {
+		if p, err = findPayment(tx, byRef, told.Ref); err != nil {
 			return nil, err
 		}
 	}

@@ -78,7 +78,7 @@ func (b *bench) tell(events ...stripe.Event) (last applied) {
 
 func (b *bench) payment(ref string) *payment {
 	b.t.Helper()
-	p, err := findPayment(b.DB.Reader(context.Background()), `payment_ref = $1`, ref)
+	p, err := findPayment(b.DB.Reader(context.Background()), byRef, ref)
 	if err != nil || p == nil {
 		b.t.Fatalf("payment %s: %v, %v", ref, p, err)
 	}
