@@ -412,6 +412,7 @@ func TestTenancy(t *testing.T) {
 		"GET /v1/webhooks/replays/:id":                             {replay, 404},
 		"GET /v1/events/:id":                                       {private, 404},
 		"DELETE /v1/saved-filters/:id":                             {filter.FilterID, 404},
+		"GET /v1/budget":                                           {"none", 404}, // Bob has none
 		// Not anybody's: what Bob does here concerns only his own list.
 		"GET /v1/event-types/:type":               {"program.created", 200},
 		"PUT /v1/tracked-programs/:unified_id":    {"UNI-secret", 204},

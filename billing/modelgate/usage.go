@@ -47,7 +47,7 @@ func (u *UsageReader) Next(ctx context.Context) (Found[Used], error) {
 		page.Items = nil
 		return page, &ReadError{Malformed, code, page.Status}
 	}
-	page.Items = only(page.Items, func(v Used) bool { return !u.seen[v.ID] && u.note(v.ID) })
+	page.Items = only(page.Items, u.fresh)
 	for _, v := range page.Items {
 		switch {
 		case v.groupID != "" && v.groupID != u.group:
@@ -70,8 +70,9 @@ func (u *UsageReader) Next(ctx context.Context) (Found[Used], error) {
 	return page, nil
 }
 
-// note remembers an id.
-func (u *UsageReader) note(id string) bool {
-	u.seen[id] = true
-	return true
+// fresh reports whether a request comes for the first time.
+func (u *UsageReader) fresh(v Used) bool {
+	known := u.seen[v.ID]
+	u.seen[v.ID] = true
+	return !known
 }
