@@ -118,10 +118,10 @@ func (v *verifier) entries(ctx context.Context) error {
 			return err
 		}
 		found, err := read(v.q, Filter{}, oldestFirst, from, chunk)
+		found = slices.DeleteFunc(found, func(e Posted) bool { return e.seq > v.newest })
 		if err != nil || len(found) == 0 {
 			return err
 		}
-		found = slices.DeleteFunc(found, func(e Posted) bool { return e.seq > v.newest })
 		caused, err := v.causes(from, found[len(found)-1].seq)
 		if err != nil {
 			return err
