@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"jpintel/billing/ledger"
 	"jpintel/store"
 	"jpintel/webhook"
 	"jpintel/webhook/programs"
@@ -382,10 +383,11 @@ func TestTenancy(t *testing.T) {
 	private := alice.feed(webhook.TypeProgramMatchingFilter)[0].EventID
 	replay := alice.replay(sub.SubscriptionID, "failed").JobID
 	alice.replayed(replay)
+	s.post(movement(t, "led_secret", alice.id, ledger.TopUp, "USD", "25.00", ledger.StripeClearing))
 
 	seen := func() (all string) {
 		for _, path := range []string{listPath, listPath + "/" + sub.SubscriptionID, deliveriesPath(sub.SubscriptionID), "/v1/webhooks/deliveries/" + delivery, "/v1/webhooks/replays/" + replay,
-			"/v1/customer", "/v1/saved-filters", "/v1/tracked-programs", "/v1/events", "/v1/events/" + private} {
+			"/v1/customer", "/v1/saved-filters", "/v1/tracked-programs", "/v1/ledger", "/v1/events", "/v1/events/" + private} {
 			all += alice.call("GET", path, nil, 200).body
 		}
 		return all
@@ -442,7 +444,7 @@ func TestTenancy(t *testing.T) {
 			t.Errorf("%s is not walked: say which id goes into it", name)
 		case r.method == "GET":
 			body := bob.call("GET", r.path, nil, 200).body
-			for _, id := range []string{alice.id, sub.SubscriptionID, filter.FilterID, delivery, private} {
+			for _, id := range []string{alice.id, sub.SubscriptionID, filter.FilterID, delivery, private, "led_secret"} {
 				if strings.Contains(body, id) {
 					t.Errorf("%s shows Bob %s", name, id)
 				}

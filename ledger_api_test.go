@@ -55,6 +55,14 @@ func movement(t *testing.T, id, customer string, kind ledger.Kind, c money.Curre
 		Lines: []ledger.Line{{Account: ledger.Credit(customer), Amount: amount}, {Account: other, Amount: amount.Neg()}}}
 }
 
+// ours is an entry about a customer that does not touch its credit.
+func ours(t *testing.T, id, customer string) ledger.Entry {
+	t.Helper()
+	e := movement(t, id, customer, ledger.Correction, "USD", "1.00", ledger.StripeClearing)
+	e.Lines[0].Account = ledger.UpstreamWallet
+	return e
+}
+
 // A customer sees its own entries and balance, whatever it asks for; S64 and S67:
 // with all their digits.
 func TestTheJournalThroughTheAPI(t *testing.T) {
@@ -73,6 +81,7 @@ func TestTheJournalThroughTheAPI(t *testing.T) {
 		movement(t, "b2", "cus_bob", ledger.Refund, "USD", "-7.7", ledger.Refunds),
 		movement(t, "a3", "cus_alice", ledger.TopUp, "JPY", "500", ledger.StripeClearing),
 		movement(t, "a4", "cus_alice", ledger.Usage, "JPY", "-0.5", ledger.UsageRevenue),
+		ours(t, "wallet", "cus_alice"),
 	)
 	balances := func(c *testClient) string { return fmt.Sprint(get[ledger.Balances](c, "/v1/balance").Data) }
 	if got := balances(alice); got != "[{JPY 499.5} {USD 999999999999.999999999001}]" {
@@ -93,7 +102,7 @@ func TestTheJournalThroughTheAPI(t *testing.T) {
 	stranger := get[store.Page[ledger.Movement]](alice, "/v1/ledger?limit=1") // its cursor is a number of the journal
 	for _, path := range []string{"/v1/ledger", "/v1/ledger?format=csv", "/v1/balance", "/v1/ledger?cursor=" + *stranger.NextCursor} {
 		body := bob.call("GET", path, nil, 200).body
-		for _, secret := range []string{"alice", "999999", "a1", "a2", "a3", "a4", "JPY"} {
+		for _, secret := range []string{"alice", "999999", "a1", "a2", "a3", "a4", "wallet", "JPY"} {
 			if strings.Contains(body, secret) {
 				t.Errorf("%s shows Bob %s: %s", path, secret, body)
 			}
@@ -108,7 +117,7 @@ func TestTheJournalThroughTheAPI(t *testing.T) {
 
 	all := get[store.Page[ledger.Posted]](s.admin, "/v1/admin/ledger")
 	own := get[store.Page[ledger.Posted]](s.admin, "/v1/admin/ledger?customer=cus_bob&account=reversal:refund&payment=pay_cus_bob")
-	if len(all.Data) != 6 || len(own.Data) != 1 || own.Data[0].EntryID != "b2" || own.Data[0].Lines[1].Amount != "7.70" || own.Data[0].Lines[0].Raw != "-7.7" {
+	if len(all.Data) != 7 || len(own.Data) != 1 || own.Data[0].EntryID != "b2" || own.Data[0].Lines[1].Amount != "7.70" || own.Data[0].Lines[0].Raw != "-7.7" {
 		t.Errorf("%+v, %+v", all, own)
 	}
 }

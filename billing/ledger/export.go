@@ -44,7 +44,7 @@ func (j Journal) WriteMovements(ctx context.Context, w io.Writer, customer strin
 	if err != nil {
 		return err
 	}
-	if err := j.each(ctx, Filter{CustomerID: customer}, newestFirst, func(e Posted) error {
+	if err := j.each(ctx, ofCredit(customer), newestFirst, func(e Posted) error {
 		m, err := e.movement()
 		if err != nil {
 			return err

@@ -17,6 +17,7 @@ package ledger
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -120,7 +121,7 @@ func (e Entry) same(tx *store.Tx) error {
 		return err
 	}
 	if there == nil { // unreachable: it was in the way
-		return fmt.Errorf("it is posted, and cannot be found")
+		return errors.New("it is posted, and cannot be found")
 	}
 	lines, err := there.amounts()
 	if err != nil {
@@ -128,7 +129,7 @@ func (e Entry) same(tx *store.Tx) error {
 	}
 	equal := slices.EqualFunc(lines, e.Lines, func(a, b Line) bool { return a.Account == b.Account && a.Amount.Equal(b.Amount) })
 	if !equal || there.CustomerID != e.CustomerID || there.Currency != string(e.Currency) {
-		return fmt.Errorf("it was posted before, with other lines")
+		return errors.New("it was posted before, with other lines")
 	}
 	return nil
 }

@@ -45,7 +45,7 @@ type Filter struct {
 	Account    string // entries with a line on it
 }
 
-// where is the filter as SQL, of the arguments of args.
+// where is the filter as SQL, by the numbers of read's arguments.
 func (f Filter) where() (sql string) {
 	for _, part := range []struct{ value, sql string }{
 		{f.CustomerID, ` AND customer_id = $3`},
@@ -214,7 +214,7 @@ type MovementsRequest struct {
 
 // Movements lists what has moved a customer's credit, the newest first.
 func (j Journal) Movements(ctx context.Context, r MovementsRequest) (page store.Page[Movement], err error) {
-	found, err := j.page(ctx, r.PageRequest, Filter{CustomerID: r.CustomerID})
+	found, err := j.page(ctx, r.PageRequest, ofCredit(r.CustomerID))
 	if err != nil {
 		return page, err
 	}
@@ -225,6 +225,12 @@ func (j Journal) Movements(ctx context.Context, r MovementsRequest) (page store.
 		}
 	}
 	return page, nil
+}
+
+// ofCredit are the entries that move a customer's credit: what else is about the
+// customer is the operator's own business.
+func ofCredit(customer string) Filter {
+	return Filter{CustomerID: customer, Account: Credit(customer)}
 }
 
 func (e Posted) movement() (Movement, error) {

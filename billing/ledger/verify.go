@@ -118,10 +118,10 @@ func (v *verifier) entries(ctx context.Context) error {
 			return err
 		}
 		found, err := read(v.q, Filter{}, oldestFirst, from, chunk)
+		found = slices.DeleteFunc(found, func(e Posted) bool { return e.seq > v.newest })
 		if err != nil || len(found) == 0 {
 			return err
 		}
-		found = slices.DeleteFunc(found, func(e Posted) bool { return e.seq > v.newest })
 		caused, err := v.causes(from, found[len(found)-1].seq)
 		if err != nil {
 			return err
@@ -249,8 +249,11 @@ func (v *verifier) reversal(e Posted, lines []Line) error {
 // one reads an entry; nil: there is none.
 func one(q store.Querier, id string) (*Posted, error) {
 	var seq sql.NullInt64
-	if err := q.QueryRow(`SELECT MAX(entry_seq) FROM journal_entries WHERE entry_id = $1`, id).Scan(&seq); err != nil || !seq.Valid {
-		return nil, err
+	if err := q.QueryRow(`SELECT MAX(entry_seq) FROM journal_entries WHERE entry_id = $1`, id).Scan(&seq); err != nil {
+		return nil, fmt.Errorf("reading entry %s: %w", id, err)
+	}
+	if !seq.Valid {
+		return nil, nil
 	}
 	found, err := read(q, Filter{}, oldestFirst, seq.Int64-1, 1)
 	if err != nil || len(found) == 0 {
