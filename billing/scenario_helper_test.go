@@ -157,7 +157,7 @@ func (s *scene) holds() {
 	s.oneGroupEach(state)
 	s.oneKeyEach(state)
 	s.creditHolds(state)
-	s.journalHolds()
+	s.wasTold()
 	for key, prints := range state.ReusedKeys() {
 		s.t.Errorf("I4: %s stands for %q", key, prints)
 	}

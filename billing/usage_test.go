@@ -554,6 +554,8 @@ func TestOldRequestsAreForgotten(t *testing.T) {
 		s.exec(`DELETE FROM usage_records`)
 		s.exec(`DROP TRIGGER journal_lines_keep`)
 		s.exec(`DELETE FROM journal_lines`)
+		s.exec(`DROP TRIGGER journal_entries_keep`)
+		s.exec(`DELETE FROM journal_entries`)
 	})
 }
 

@@ -320,15 +320,9 @@ func (v *verifier) caused(e Posted, lines []Line, o *operation) error {
 	return nil
 }
 
-// credit is what an operation does to its customer's credit. A debit takes it,
-// whichever sign its amount has.
-func (o *operation) credit() (money.Amount, error) {
-	amount, err := money.ParseSigned(o.amount)
-	if o.action == debitCredit && amount.Sign() > 0 {
-		amount = amount.Neg()
-	}
-	return amount, err
-}
+// credit is what an operation does to its customer's credit: a debit's amount is
+// negative, unless it gives back what was taken before.
+func (o *operation) credit() (money.Amount, error) { return money.ParseSigned(o.amount) }
 
 // operations finds those that have moved credit, and have no entry.
 func (v *verifier) operations(ctx context.Context) error {

@@ -19,7 +19,7 @@ func sound(t testing.TB) *store.DB {
 	db := newBook(t, "cus_a", "cus_b")
 	operation(t, db, "op_1", "cus_a", "top_up_credit", "succeeded", "25.00")
 	operation(t, db, "op_2", "cus_a", "debit_credit", "succeeded", "-5.00")
-	operation(t, db, "op_3", "cus_b", "debit_credit", "succeeded", "2.00") // its sign is its own business
+	operation(t, db, "op_3", "cus_b", "debit_credit", "succeeded", "-2.00")
 	operation(t, db, "op_4", "cus_b", "top_up_credit", "pending", "9.00")
 	operation(t, db, "op_5", "cus_b", "top_up_credit", "succeeded", "2.00")
 	with := func(e ledger.Entry, operation, reverses string) ledger.Entry {
