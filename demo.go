@@ -83,6 +83,9 @@ func (d *demo) run(ctx context.Context, files []string) error {
 	if err := d.provision(ctx); err != nil {
 		return err
 	}
+	if err := d.pay(ctx); err != nil {
+		return err
+	}
 	return d.account(ctx)
 }
 
@@ -107,6 +110,7 @@ func (d *demo) boot(ctx context.Context) (err error) {
 		"JPINTEL_DB=" + d.db(), "JPINTEL_ADDR=127.0.0.1:0", "JPINTEL_ADMIN_TOKEN=" + d.client.token, "JPINTEL_LOG_FORMAT=json",
 		"JPINTEL_WEBHOOK_ALLOW_CIDRS=127.0.0.0/8", "JPINTEL_WEBHOOK_ALLOW_HTTP=1", "JPINTEL_WEBHOOK_RETRY_SCHEDULE=300ms,600ms,1s,2s,4s", "JPINTEL_WEBHOOK_RATE=0", "JPINTEL_API_RATE=0", "JPINTEL_WEBHOOK_DAILY_CAP=0",
 		"MODELGATE_BASE_URL=" + d.partnerURL, "MODELGATE_API_KEY=" + modelgatetest.DevToken, "MODELGATE_TIMEOUT=" + demoTimeout, "MODELGATE_MODELS=small", "JPINTEL_BILLING_RETRY_BASE=300ms",
+		"JPINTEL_STRIPE_WEBHOOK_SECRETS=" + demoStripe, "JPINTEL_STRIPE_LIVEMODE=0",
 	})
 	if err != nil {
 		return err
@@ -130,7 +134,7 @@ func (d *demo) signUp(ctx context.Context) error {
 	}
 	d.client.key = key.APIKey
 	types := []string{"program.created", "program.updated"}
-	own := []string{"key.status_changed", "customer.provisioned"}
+	own := []string{"key.status_changed", "customer.provisioned", "credit.adjustment_posted"}
 	if err := d.subscribe(ctx, d.healthy, map[string]any{"events": slices.Concat(types, own)}); err != nil {
 		return err
 	}
@@ -305,7 +309,7 @@ func (d *demo) until(ctx context.Context, what string, done func() (bool, error)
 
 // account holds what was committed against what arrived.
 func (d *demo) account(ctx context.Context) error {
-	d.say("\n6. The account.")
+	d.say("\n7. The account.")
 	events, err := d.client.events(ctx)
 	if err != nil {
 		return err

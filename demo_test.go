@@ -39,6 +39,8 @@ func TestDemo(t *testing.T) {
 		"killed after", "attempt 3 at", "answered 503",
 		"create_group      send      unknown    no answer", "create_group      replay    succeeded  201, the answer that was lost",
 		"At the partner API: 1 group, 1 key, a limit of 100.00 USD.", "<- customer.provisioned attempt 1",
+		"At the partner API: 1 top-up of 25.00 USD. The customer's balance is 25.00 USD.", "<- credit.adjustment_posted attempt 1",
+		"cust:cus_demo:credit  USD       25.00",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("the demo does not say %q:\n%s", want, out)
@@ -57,9 +59,9 @@ func TestDemoOfOwnPrograms(t *testing.T) {
 			`{"unified_id":"UNI-own-2","primary_name":"もう一つ","prefectures":["沖縄県"]}`+"\n"))
 	p, tmp := demoStart(t, "--programs", own)
 	p.want(0)
-	// The key and the sign-up are events beside the programs. One of the two, and a quarter of the burst, is in the flaky receiver's filter.
+	// The key, the sign-up and the payment are events beside the programs. One of the two, and a quarter of the burst, is in the flaky receiver's filter.
 	for _, want := range []string{
-		`own\.ndjson: 2 read, 2 created, 0 updated, 0 unchanged`, `healthy +2004 +2004 .* 0 0\n`, `flaky +501 +501 .* 0 0\n`, `It balances`,
+		`own\.ndjson: 2 read, 2 created, 0 updated, 0 unchanged`, `healthy +2005 +2005 .* 0 0\n`, `flaky +501 +501 .* 0 0\n`, `It balances`,
 	} {
 		if !regexp.MustCompile(want).MatchString(p.out.String()) {
 			t.Errorf("the demo does not say %s:\n%s", want, p.out)
