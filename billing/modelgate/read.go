@@ -29,6 +29,9 @@ type Found[T any] struct {
 	Date   time.Time // by the upstream's clock; zero: it has not said
 }
 
+// CodeTooMany is the code of a list that is longer than what one question reads.
+const CodeTooMany = "too_many_rows"
+
 // ReadError is a question that was not answered.
 type ReadError struct {
 	Class  Class
@@ -130,7 +133,12 @@ func one[T any](ctx context.Context, c *Client, path string, read func(*reader) 
 }
 
 // list reads all pages of a list, each object once.
-func list[T any](ctx context.Context, c *Client, path string, query url.Values, read func(*reader) T, id func(T) string) (all Found[T], err error) {
+func list[T any](ctx context.Context, c *Client, path string, query url.Values, read func(*reader) T, id func(T) string) (Found[T], error) {
+	return listUpTo(ctx, c, maxRows, path, query, read, id)
+}
+
+// listUpTo is list with a bound of its own, in rows.
+func listUpTo[T any](ctx context.Context, c *Client, most int, path string, query url.Values, read func(*reader) T, id func(T) string) (all Found[T], err error) {
 	query.Set("limit", strconv.Itoa(pageRows))
 	sum, seen, cursors := sha256.New(), map[string]bool{}, map[string]bool{}
 	for rows := 0; ; {
@@ -149,8 +157,8 @@ func list[T any](ctx context.Context, c *Client, path string, query url.Values, 
 		if !ok || !text && got["next_cursor"] != nil {
 			return all, &ReadError{Malformed, CodeMalformed, page.Status}
 		}
-		if rows += len(data); rows > maxRows {
-			return all, &ReadError{Malformed, "too_many_rows", page.Status}
+		if rows += len(data); rows > most {
+			return all, &ReadError{Malformed, CodeTooMany, page.Status}
 		}
 		for _, element := range data {
 			o, _ := element.(object)
@@ -167,7 +175,7 @@ func list[T any](ctx context.Context, c *Client, path string, query url.Values, 
 		if next == "" {
 			return all, nil
 		}
-		if cursors[next] || len(cursors) > maxRows/pageRows {
+		if cursors[next] || len(cursors) > most/pageRows {
 			return all, &ReadError{Malformed, "cursor_loop", page.Status}
 		}
 		cursors[next] = true

@@ -87,7 +87,9 @@ type AuditEvent struct {
 	TargetID    string
 	SourceIP    string
 	ExternalRef string // from its metadata, where it is there
+	GroupID     string // the same
 	OccurredAt  time.Time
+	Metadata    map[string]string // what of it is text, fit to be stored
 }
 
 // Balance is what the partner's wallet, or a group, has.
@@ -362,7 +364,8 @@ func readAudit(r *reader) AuditEvent {
 	}
 	if metadata, ok := r.object["metadata"].(object); ok {
 		m := &reader{object: metadata}
-		e.ExternalRef = m.optional("external_ref")
+		e.ExternalRef, e.GroupID = m.optional("external_ref"), m.optional("group_id")
+		e.Metadata = texts(metadata)
 	}
 	return e
 }
