@@ -30,6 +30,7 @@ type Worker struct {
 	workers int
 	tick    time.Duration
 	off     bool
+	sweeper *Sweeper // nil: none, or not now
 	woken   chan struct{}
 }
 
@@ -40,6 +41,7 @@ type WorkerOptions struct {
 	// KillSwitch keeps every request from the upstream. What is accepted is
 	// recorded, and done when it is off again.
 	KillSwitch bool
+	Sweeper    *Sweeper // nil: no sweeps
 }
 
 // NewWorker returns a worker that drives the engine. An engine without a client
@@ -51,6 +53,9 @@ func NewWorker(engine *Engine, opt WorkerOptions) *Worker {
 	}
 	if w.tick == 0 {
 		w.tick = time.Second
+	}
+	if !opt.KillSwitch {
+		w.sweeper = opt.Sweeper
 	}
 	w.woken = make(chan struct{}, w.workers)
 	return w
@@ -74,11 +79,18 @@ func (w *Worker) Run(ctx context.Context) error {
 		}
 		return err
 	})
-	if w.off || err != nil {
-		w.engine.Log.Warn("operations_wait", "upstream_configured", w.engine.Client != nil)
+	if err != nil {
 		return err
 	}
 	var all sync.WaitGroup
+	if w.sweeper != nil {
+		all.Go(func() { w.sweeper.Run(ctx, w.tick) })
+	}
+	if w.off {
+		w.engine.Log.Warn("operations_wait", "upstream_configured", w.engine.Client != nil)
+		all.Wait()
+		return nil
+	}
 	for i := range w.workers {
 		all.Go(func() { w.loop(ctx, w.engine.DB.BootID+"/"+strconv.Itoa(i+1)) })
 	}
