@@ -22,6 +22,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"jpintel/billing/modelgate"
+	"jpintel/billing/stripe"
 	"jpintel/store"
 	"jpintel/webhook"
 	"jpintel/webhook/mail"
@@ -65,6 +66,10 @@ type Config struct {
 	BillingRetryBase  webhook.Duration `env:"JPINTEL_BILLING_RETRY_BASE" envDefault:"2s" form:"a duration like 2s" doc:"first step of the backoff between two sends of an operation; it doubles up to 15m"`
 	BillingSettle     webhook.Duration `env:"JPINTEL_BILLING_SETTLE" envDefault:"390s" form:"a duration like 390s" doc:"how long after a send a look at the partner API may not conclude yet that it did not happen"`
 	BillingKillSwitch bool             `env:"JPINTEL_BILLING_KILL_SWITCH" envDefault:"0" form:"0 or 1" doc:"1: not one request to the partner API; what is accepted is done afterwards"`
+	BillingSweepEvery webhook.Duration `env:"JPINTEL_BILLING_SWEEP_EVERY" envDefault:"24h" form:"a duration like 24h, no shorter than 1m" doc:"how often the partner API and Stripe are held against the file"`
+
+	StripeKey Secret `env:"JPINTEL_STRIPE_API_KEY" form:"sk_… or rk_…" doc:"fetches the payment events that never arrived: a restricted key that may read events is enough; unset: they are not fetched"`
+	StripeURL string `env:"JPINTEL_STRIPE_BASE_URL" envDefault:"https://api.stripe.com" form:"https://api.stripe.com, or http on this machine" doc:"where Stripe's API is; another one is for tests"`
 
 	APIRate int `env:"JPINTEL_API_RATE" envDefault:"20" form:"a number, 0 for no limit" doc:"API calls a second, and as a burst, per customer"`
 
@@ -210,6 +215,9 @@ func (c *Config) validate() error {
 		wrong("MODELGATE_API_KEY", (c.ModelGateKey == "") == (c.ModelGateURL == "") && (c.ModelGateKey == "" || modelgate.ValidAPIKey(string(c.ModelGateKey)))),
 		wrong("JPINTEL_BILLING_RETRY_BASE", c.BillingRetryBase > 0),
 		wrong("JPINTEL_BILLING_SETTLE", c.BillingSettle > 0),
+		wrong("JPINTEL_BILLING_SWEEP_EVERY", time.Duration(c.BillingSweepEvery) >= time.Minute),
+		wrong("JPINTEL_STRIPE_API_KEY", c.StripeKey == "" || stripe.ValidAPIKey(string(c.StripeKey))),
+		wrong("JPINTEL_STRIPE_BASE_URL", validStripe(c.StripeURL)),
 		wrong("JPINTEL_API_RATE", c.APIRate >= 0),
 		wrong("JPINTEL_SMTP_URL", c.SMTPURL == "" || validSMTP(string(c.SMTPURL), anySender)),
 		wrong("JPINTEL_MAIL_FROM", c.MailFrom == "" && c.SMTPURL == "" || validSMTP(anySMTP, c.MailFrom)),
@@ -235,6 +243,11 @@ func validKeys(master, salt string) bool {
 
 func validUpstream(base string) bool {
 	_, err := modelgate.CheckBaseURL(base)
+	return err == nil
+}
+
+func validStripe(base string) bool {
+	_, err := stripe.CheckBaseURL(base)
 	return err == nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"jpintel/billing/modelgate"
@@ -50,10 +51,11 @@ type Sweeper struct {
 	Log    *slog.Logger
 	Client *modelgate.Client // nil: no audit and no accounts
 	Events eventLister       // nil: no events
-	// Ingest takes a payment event in, as if it had arrived, and reports whether
-	// it was missing. nil: no events.
-	Ingest func(ctx context.Context, body []byte) (missed bool, err error)
-	Every  time.Duration // default DefaultSweepEvery
+	// Ingest takes a payment event in, as if it had arrived. nil: no events.
+	Ingest func(ctx context.Context, body []byte) (id string, err error)
+	// Known reports whether an event has arrived before. nil: none has.
+	Known func(ctx context.Context, id string) (bool, error)
+	Every time.Duration // default DefaultSweepEvery
 }
 
 func (s *Sweeper) every() time.Duration { return cmp.Or(s.Every, DefaultSweepEvery) }
@@ -73,6 +75,16 @@ func (s *Sweeper) does(name SweepName) func(*round, context.Context) error {
 
 // sweepNames are all of them, in the order in which they run.
 var sweepNames = []SweepName{SweepAudit, SweepAccounts, SweepEvents}
+
+// Able are the sweeps that have somebody to ask.
+func (s *Sweeper) Able() (names []SweepName) {
+	for _, name := range sweepNames {
+		if s.does(name) != nil {
+			names = append(names, name)
+		}
+	}
+	return names
+}
 
 // Run sweeps whenever it is time to, until ctx ends. tick is how often it looks.
 func (s *Sweeper) Run(ctx context.Context, tick time.Duration) {
@@ -96,10 +108,7 @@ func (s *Sweeper) Run(ctx context.Context, tick time.Duration) {
 // plan sets the first time of what can be done here and has never been planned.
 func (s *Sweeper) plan(ctx context.Context) error {
 	return s.DB.Write(ctx, func(tx *store.Tx) error {
-		for _, name := range sweepNames {
-			if s.does(name) == nil {
-				continue
-			}
+		for _, name := range s.Able() {
 			_, err := tx.Exec(`UPDATE sweeps SET next_at_ms = $1 WHERE sweep = $2 AND next_at_ms IS NULL`, tx.Now.Add(min(firstSweep, s.every())).UnixMilli(), string(name))
 			if err != nil {
 				return fmt.Errorf("planning a sweep: %w", err)
@@ -112,7 +121,7 @@ func (s *Sweeper) plan(ctx context.Context) error {
 // Step runs the sweeps that are due now, one after the other.
 func (s *Sweeper) Step(ctx context.Context) error {
 	rows, err := s.DB.Reader(ctx).Query(`
-		SELECT sweep FROM sweeps WHERE next_at_ms <= $1 AND (locked_until_ms IS NULL OR locked_until_ms <= $1) ORDER BY next_at_ms, sweep`, time.Now().UnixMilli())
+		SELECT sweep FROM sweeps WHERE next_at_ms <= $1 AND (locked_until_ms IS NULL OR locked_until_ms <= $1)`, time.Now().UnixMilli())
 	if err != nil {
 		return fmt.Errorf("looking for sweeps: %w", err)
 	}
@@ -120,8 +129,8 @@ func (s *Sweeper) Step(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("looking for sweeps: %w", err)
 	}
-	for _, name := range due {
-		if s.does(name) == nil {
+	for _, name := range s.Able() {
+		if !slices.Contains(due, name) {
 			continue
 		}
 		if _, err := s.sweep(ctx, name, false); err != nil {
@@ -380,7 +389,7 @@ func (SweepsPlanned) HTTPStatus() int { return 202 }
 
 // SweepNow has the server run a sweep as soon as it can.
 func (s *Service) SweepNow(ctx context.Context, r SweepNowRequest) (planned SweepsPlanned, err error) {
-	if r.Name != "" && r.Name != SweepAudit && r.Name != SweepAccounts && r.Name != SweepEvents {
+	if r.Name != "" && !slices.Contains(sweepNames, r.Name) {
 		return planned, store.Errorf(store.CodeInvalid, "sweep: want audit, accounts, events, or nothing for all of them")
 	}
 	err = s.DB.Write(ctx, func(tx *store.Tx) error {

@@ -34,14 +34,10 @@ type eventsDetail struct {
 	EventIDs []string  `json:"event_ids"` // the first of them
 }
 
-// add counts an event.
-func (d *eventsDetail) add(body []byte) {
-	var event struct {
-		ID string `json:"id"`
-	}
+func (d *eventsDetail) add(id string) {
 	d.Count++
-	if json.Unmarshal(body, &event) == nil && len(d.EventIDs) < maxListed { // the lister has seen the id
-		d.EventIDs = append(d.EventIDs, event.ID)
+	if len(d.EventIDs) < maxListed {
+		d.EventIDs = append(d.EventIDs, id)
 	}
 }
 
@@ -58,13 +54,17 @@ func (r *round) events(ctx context.Context) error {
 			return err
 		}
 		r.checked++
-		was, err := r.Ingest(ctx, body)
+		id := eventID(body)
+		if known, err := r.known(ctx, id); known || err != nil {
+			return err
+		}
+		_, err := r.Ingest(ctx, body)
 		switch {
 		case store.CodeOf(err) == store.CodeInvalid:
-			refused.add(body)
+			refused.add(id)
 			return nil
-		case err == nil && was:
-			missed.add(body)
+		case err == nil:
+			missed.add(id)
 		}
 		return err
 	})
@@ -96,6 +96,23 @@ func (r *round) listEvents(tx *store.Tx, kind FindingKind, d eventsDetail, compl
 		return nil
 	}
 	return over(tx, kind, string(r.name))
+}
+
+// eventID is the id of an event as it was listed.
+func eventID(body []byte) string {
+	var event map[string]json.RawMessage
+	var id string
+	if json.Unmarshal(body, &event) != nil || json.Unmarshal(event["id"], &id) != nil {
+		return "" // unreachable: the lister has seen it
+	}
+	return id
+}
+
+func (r *round) known(ctx context.Context, id string) (bool, error) {
+	if r.Known == nil {
+		return false, nil
+	}
+	return r.Known(ctx, id)
 }
 
 // keepClaim writes now and then, so that nobody else takes the sweep up.
