@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"log/slog"
 
 	"jpintel/billing"
 	"jpintel/store"
@@ -17,7 +18,9 @@ type opsSweepCmd struct {
 func (c *opsSweepCmd) Run(ctx context.Context, a *app) error {
 	return a.withOps(ctx, func(e *billing.Engine) error {
 		if !c.Status {
-			if err := c.sweep(ctx, a, a.sweeper(e)); err != nil {
+			s := a.sweeper(e)
+			s.Log = slog.New(slog.NewTextHandler(a.stderr, nil)) // what is counted here is not counted again by the server
+			if err := c.sweep(ctx, a, s); err != nil {
 				return err
 			}
 		}

@@ -295,7 +295,7 @@ func TestConfigPrintsEverything(t *testing.T) {
 		"JPINTEL_LISTEN_SECRET": "whsec_0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef",
 		"JPINTEL_SMTP_URL":      "smtps://user:the%20password@mail.example.jp", "JPINTEL_MAIL_FROM": "Jpintel <hooks@example.jp>",
 		"MODELGATE_BASE_URL": "https://partner.example/v1", "MODELGATE_API_KEY": "mgp_0123456789abcdef", "MODELGATE_MODELS": "m1,m2",
-		"JPINTEL_STRIPE_API_KEY": "rk_live_0123456789abcdef",
+		"JPINTEL_STRIPE_API_KEY":         "rk_live_0123456789abcdef",
 		"JPINTEL_WEBHOOK_RETRY_SCHEDULE": "30s,90m", "JPINTEL_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8,::1/128", "JPINTEL_TIMEZONE": "Europe/Berlin",
 	}
 	status, table, words := cliRun(environment, "config")

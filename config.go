@@ -66,7 +66,7 @@ type Config struct {
 	BillingRetryBase  webhook.Duration `env:"JPINTEL_BILLING_RETRY_BASE" envDefault:"2s" form:"a duration like 2s" doc:"first step of the backoff between two sends of an operation; it doubles up to 15m"`
 	BillingSettle     webhook.Duration `env:"JPINTEL_BILLING_SETTLE" envDefault:"390s" form:"a duration like 390s" doc:"how long after a send a look at the partner API may not conclude yet that it did not happen"`
 	BillingKillSwitch bool             `env:"JPINTEL_BILLING_KILL_SWITCH" envDefault:"0" form:"0 or 1" doc:"1: not one request to the partner API; what is accepted is done afterwards"`
-	BillingSweepEvery webhook.Duration `env:"JPINTEL_BILLING_SWEEP_EVERY" envDefault:"24h" form:"a duration like 24h, no shorter than 1m" doc:"how often the partner API and Stripe are held against the file"`
+	BillingSweepEvery webhook.Duration `env:"JPINTEL_BILLING_SWEEP_EVERY" envDefault:"1d" form:"a duration like 1d, no shorter than 1m" doc:"how often the partner API and Stripe are held against the file"`
 
 	StripeKey Secret `env:"JPINTEL_STRIPE_API_KEY" form:"sk_… or rk_…" doc:"fetches the payment events that never arrived: a restricted key that may read events is enough; unset: they are not fetched"`
 	StripeURL string `env:"JPINTEL_STRIPE_BASE_URL" envDefault:"https://api.stripe.com" form:"https://api.stripe.com, or http on this machine" doc:"where Stripe's API is; another one is for tests"`

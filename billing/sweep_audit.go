@@ -42,7 +42,7 @@ func (r *round) audit(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	to := time.Now().Truncate(time.Second)
+	to := time.Now().Add(auditMargin).Truncate(time.Second) // the upstream's clock may be ahead
 	for size := max(to.Sub(from), shortestSlice); from.Before(to); {
 		end := minTime(from.Add(size), to)
 		found, err := r.auditSlice(ctx, from, end)
@@ -94,12 +94,14 @@ func (r *round) auditSlice(ctx context.Context, from, to time.Time) (modelgate.F
 }
 
 // keepAudit writes a slice of events, each once, and then that it was read: up
-// to its end, or up to the upstream's own present where our clock is ahead.
+// to its end, and not beyond the present by the upstream's clock.
 func (r *round) keepAudit(ctx context.Context, found modelgate.Found[modelgate.AuditEvent], end time.Time) error {
 	r.checked += len(found.Items)
-	if !found.Date.IsZero() {
-		end = minTime(end, found.Date)
+	present := found.Date
+	if present.IsZero() { // it has not said
+		present = time.Now()
 	}
+	end = minTime(end, present)
 	for rest := found.Items; ; {
 		batch := rest[:min(len(rest), auditBatch)]
 		rest = rest[len(batch):]
