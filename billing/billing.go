@@ -9,6 +9,8 @@
 // upstream was asked, and what followed. operator_notes: what people decided.
 // billing_accounts, model_keys, key_secrets (sealed) and limit_policies: what has
 // become of it here. late_results: answers that nobody was waiting for any more.
+// upstream_audit_seen and sweep_findings: what the upstream says was changed, and
+// where it and this file disagree, by the daily sweeps (sweep.go).
 //
 // # The walk of an operation
 //

@@ -165,8 +165,8 @@ func (s *Sweeper) sweep(ctx context.Context, name SweepName, now bool) (failed, 
 		s.Log.Warn("sweep_lost", "sweep", string(name))
 		return failed, nil
 	}
-	if failed == nil {
-		failed = r.alarm(ctx)
+	if ctx.Err() == nil { // also of a try that has failed: what it has found is there
+		failed = errors.Join(failed, r.alarm(ctx))
 	}
 	ctx, stopping := context.WithoutCancel(ctx), ctx.Err() != nil
 	if failed != nil && !stopping {
@@ -192,6 +192,7 @@ type round struct {
 	doneUntil time.Time // zero: nothing yet
 	position  string
 	checked   int
+	unread    int // groups in a row whose answers were not what they should be
 
 	failures     int // of the tries before this one
 	failingSince time.Time

@@ -23,29 +23,40 @@ func (r *round) accounts(ctx context.Context) error {
 		if err != nil || a == nil {
 			return err
 		}
-		since := time.Now()
-		there, err := r.readGroup(ctx, a.GroupID)
-		code := ""
-		if e, ok := errors.AsType[*modelgate.ReadError](err); ok && e.Class == modelgate.Malformed {
-			code = e.Code // of this group alone: the others are not kept waiting
-		} else if err != nil {
-			return err
-		}
-		r.position = a.CustomerID
-		r.checked++
-		err = r.write(ctx, func(tx *store.Tx) error {
-			if err := r.change(tx, `position = $1`, r.position); err != nil {
-				return err
-			}
-			if code != "" {
-				return observe(tx, Unreadable, a.GroupID, a.CustomerID, codeDetail{code})
-			}
-			return there.compare(tx, a.CustomerID, since)
-		})
-		if err != nil {
+		if err := r.account(ctx, a); err != nil {
 			return err
 		}
 	}
+}
+
+// maxUnread is how many groups in a row may be unreadable: more of them are the
+// upstream's fault, not theirs.
+const maxUnread = 3
+
+// account compares one customer's group.
+func (r *round) account(ctx context.Context, a *Account) error {
+	since := time.Now()
+	there, err := r.readGroup(ctx, a.GroupID)
+	code := ""
+	if e, ok := errors.AsType[*modelgate.ReadError](err); ok && e.Class == modelgate.Malformed && r.unread < maxUnread {
+		code = e.Code // the others are not kept waiting
+		r.unread++
+	} else if err != nil {
+		return err
+	} else {
+		r.unread = 0
+	}
+	r.position = a.CustomerID
+	r.checked++
+	return r.write(ctx, func(tx *store.Tx) error {
+		if err := r.change(tx, `position = $1`, r.position); err != nil {
+			return err
+		}
+		if code != "" {
+			return observe(tx, Unreadable, a.GroupID, a.CustomerID, codeDetail{code})
+		}
+		return there.compare(tx, a.CustomerID, since)
+	})
 }
 
 // codeDetail is the detail of what has only a code.

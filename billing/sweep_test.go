@@ -430,6 +430,30 @@ func TestASweepThatFails(t *testing.T) {
 	})
 }
 
+// A group whose lists make no sense is a finding of its own, and the others are
+// compared; where none makes sense, the sweep has failed.
+func TestAnUnreadableGroup(t *testing.T) {
+	scenario(t, modelgatetest.Options{}, func(t *testing.T, s *scene) {
+		for _, customer := range []string{"cus_a", "cus_b", "cus_c", "cus_d", "cus_e"} {
+			s.signUp(customer)
+		}
+		s.work(time.Hour)
+		s.rules(fault("GET", "^/groups/"+s.group("cus_b")+keysPath, modelgatetest.AtOnResponse, "cursor_loop", 0))
+		s.sweep(SweepAccounts)
+		found := s.found("unreadable " + s.group("cus_b"))
+		if d := detailOf[codeDetail](t, found[0]); d.Code != "cursor_loop" || deref(found[0].CustomerID) != "cus_b" || s.sweepStatus(SweepAccounts).Checked != 5 {
+			t.Errorf("%+v", d)
+		}
+		s.outside(func() error { s.up.ClearFaults(); return nil })
+		s.sweep(SweepAccounts)
+		s.found()
+		s.rules(fault("GET", "", modelgatetest.AtOnResponse, "malformed_json", 0))
+		if err := s.sweeper().Sweep(context.Background(), SweepAccounts); err == nil || s.sweepStatus(SweepAccounts).Checked != maxUnread || len(s.findings(findingOpen)) != maxUnread {
+			t.Errorf("%v after %d groups", err, s.sweepStatus(SweepAccounts).Checked)
+		}
+	})
+}
+
 // A stop in the middle is no failure: the next start goes on from there, and
 // nothing is done twice.
 func TestARestartInTheMiddleOfASweep(t *testing.T) {

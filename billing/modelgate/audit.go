@@ -6,18 +6,21 @@ import (
 	"slices"
 )
 
-// The bounds of what is kept of an audit event's metadata.
+// The bounds of what is kept of an audit event.
 const (
-	maxMetadata     = 20  // members
-	maxMetadataText = 200 // bytes of each
+	maxMetadata  = 20  // members of its metadata
+	maxAuditText = 300 // bytes of each text
 )
 
-// texts is what of an object is text, fit to be stored.
+// fit is a text as it may be stored and shown.
+func fit(text string) string { return cut(Redact(text), maxAuditText) }
+
+// texts is what of an object is text, the first members by name.
 func texts(o object) map[string]string {
 	kept := map[string]string{}
 	for _, name := range slices.Sorted(maps.Keys(o)) {
 		if text, ok := o[name].(string); ok && len(kept) < maxMetadata {
-			kept[cut(Redact(name), maxMetadataText)] = cut(Redact(text), maxMetadataText)
+			kept[fit(name)] = fit(text)
 		}
 	}
 	return kept

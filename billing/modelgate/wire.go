@@ -357,14 +357,14 @@ func readTransaction(r *reader) Transaction {
 }
 
 func readAudit(r *reader) AuditEvent {
-	e := AuditEvent{ID: r.id("id"), RequestID: r.optional("request_id"), Action: r.text("action"), SourceIP: r.optional("source_ip"), OccurredAt: r.time("occurred_at")}
+	e := AuditEvent{ID: r.id("id"), RequestID: cleanID(r.optional("request_id")), Action: fit(r.text("action")), SourceIP: fit(r.optional("source_ip")), OccurredAt: r.time("occurred_at")}
 	if target, ok := r.object["target"].(object); ok {
 		t := &reader{object: target}
-		e.TargetType, e.TargetID = t.optional("type"), t.optional("id")
+		e.TargetType, e.TargetID = fit(t.optional("type")), fit(t.optional("id"))
 	}
 	if metadata, ok := r.object["metadata"].(object); ok {
 		m := &reader{object: metadata}
-		e.ExternalRef, e.GroupID = m.optional("external_ref"), m.optional("group_id")
+		e.ExternalRef, e.GroupID = fit(m.optional("external_ref")), fit(m.optional("group_id"))
 		e.Metadata = texts(metadata)
 	}
 	return e
