@@ -172,13 +172,38 @@ type auditDetail struct {
 	Metadata   map[string]string `json:"metadata"`
 }
 
-// list puts what is not ours on the operator's list.
+// list puts what is not ours on the operator's list, and what an operation of
+// ours has done beside what it was to do.
 func (j judged) list(tx *store.Tx, e modelgate.AuditEvent) error {
+	if j.class == auditOurs {
+		return j.listTwice(tx)
+	}
 	kind := map[auditClass]FindingKind{auditForeign: ForeignChange, auditUnmatched: UnmatchedChange}[j.class]
 	if kind == "" {
 		return nil
 	}
 	return observe(tx, kind, e.ID, j.customerID, auditDetail{e.ID, e.RequestID, e.Action, e.TargetType, e.TargetID, e.SourceIP, e.OccurredAt, e.Metadata})
+}
+
+// twiceDetail is the detail of a done_twice.
+type twiceDetail struct {
+	AuditIDs []string `json:"audit_ids"`
+}
+
+// listTwice notes that an operation has more than one event.
+func (j judged) listTwice(tx *store.Tx) error {
+	rows, err := tx.Query(`SELECT audit_id FROM upstream_audit_seen WHERE operation_id = $1 ORDER BY audit_seq LIMIT $2`, j.operationID, maxListed)
+	if err != nil {
+		return fmt.Errorf("reading audit events: %w", err)
+	}
+	ids, err := store.Collect(rows, func(r *sql.Rows) (id string, err error) { return id, r.Scan(&id) })
+	if err != nil {
+		return fmt.Errorf("reading audit events: %w", err)
+	}
+	if len(ids) < 2 {
+		return nil
+	}
+	return observe(tx, DoneTwice, j.operationID, j.customerID, twiceDetail{ids})
 }
 
 // judgeAudit tells what an event is to us: by the request that it names, by the

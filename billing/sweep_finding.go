@@ -16,12 +16,13 @@ import (
 // FindingKind says in what the outside world and this file disagree.
 type FindingKind string
 
-// The kinds. The first three have happened and are never over by themselves;
+// The kinds. The first four have happened and are never over by themselves;
 // missed and refused events are over when the next round has none.
 const (
 	ForeignChange   FindingKind = "foreign_change"   // something of a customer's was changed, and not by us
 	UnmatchedChange FindingKind = "unmatched_change" // something was changed that we know nothing of
 	FailedButDone   FindingKind = "failed_but_done"  // an operation that has failed here took effect there
+	DoneTwice       FindingKind = "done_twice"       // an operation has changed more than one thing there
 	MoneyDiffers    FindingKind = "money_differs"
 	LimitDiffers    FindingKind = "limit_differs"
 	StateDiffers    FindingKind = "state_differs" // frozen or not
@@ -33,7 +34,7 @@ const (
 )
 
 // findingKinds are all of them.
-var findingKinds = []FindingKind{ForeignChange, UnmatchedChange, FailedButDone, MoneyDiffers, LimitDiffers, StateDiffers, KeysDiffer, Unreadable,
+var findingKinds = []FindingKind{ForeignChange, UnmatchedChange, FailedButDone, DoneTwice, MoneyDiffers, LimitDiffers, StateDiffers, KeysDiffer, Unreadable,
 	MissedEvents, RefusedEvents, SweepFailing}
 
 // The states of a finding.

@@ -252,6 +252,27 @@ func TestFailedButDone(t *testing.T) {
 	})
 }
 
+// An operation that the upstream says has changed two things.
+func TestDoneTwice(t *testing.T) {
+	simulated(t, func(t *testing.T, b *bench) {
+		b.signUp("cus_a")
+		b.step()
+		o := b.operation("cus_a", CreateGroup)
+		for _, id := range []string{"aud_1", "aud_2", "aud_2", "aud_3"} {
+			e := modelgate.AuditEvent{ID: id, RequestID: deref(o.RequestID), Action: "group.create", TargetType: "group", TargetID: "grp_" + id, OccurredAt: time.Now()}
+			if id == "aud_3" {
+				e.RequestID = deref(b.operation("cus_a", CreateKey).RequestID)
+			}
+			if err := b.DB.Write(context.Background(), func(tx *store.Tx) error { return keepAuditEvent(tx, e) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if d := detailOf[twiceDetail](t, b.found("done_twice " + o.OperationID)[0]); !slices.Equal(d.AuditIDs, []string{"aud_1", "aud_2"}) {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
 // A group's state and keys: what differs is found, and closed when it is over.
 func TestStateAndKeysDiffer(t *testing.T) {
 	scenario(t, modelgatetest.Options{}, func(t *testing.T, s *scene) {

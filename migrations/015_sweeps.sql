@@ -54,7 +54,7 @@ CREATE INDEX upstream_audit_seen_operation ON upstream_audit_seen (operation_id)
 CREATE TABLE sweep_findings (
   finding_seq        INTEGER PRIMARY KEY,
   finding_id         TEXT    NOT NULL UNIQUE,
-  kind               TEXT    NOT NULL CHECK (kind IN ('foreign_change', 'unmatched_change', 'failed_but_done', 'money_differs', 'limit_differs',
+  kind               TEXT    NOT NULL CHECK (kind IN ('foreign_change', 'unmatched_change', 'failed_but_done', 'done_twice', 'money_differs', 'limit_differs',
                                'state_differs', 'keys_differ', 'unreadable', 'missed_events', 'refused_events', 'sweep_failing')),
   subject            TEXT    NOT NULL, -- an audit event, an operation, a group or a sweep, by the kind
   customer_id        TEXT    REFERENCES customers (customer_id),
