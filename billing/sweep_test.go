@@ -427,7 +427,7 @@ func TestASweepThatFails(t *testing.T) {
 			t.Errorf("%d requests", got)
 		}
 		state := s.sweepStatus(SweepAccounts)
-		if deref(state.LastError) != "http_502" || state.Failures != 1 || state.NextAt.Sub(time.Now()) != time.Minute || state.Running || state.SucceededAt != nil {
+		if deref(state.LastError) != "http_502" || state.Failures != 1 || time.Until(*state.NextAt) != time.Minute || state.Running || state.SucceededAt != nil {
 			t.Errorf("%+v", state)
 		}
 		defer s.run(WorkerOptions{Tick: time.Minute, Sweeper: sweeper})()
