@@ -16,6 +16,10 @@ type opsCmd struct {
 	Retry     opsRetryCmd     `cmd:"" help:"Have an operation go on now: the same request under the same key."`
 	Reconcile opsReconcileCmd `cmd:"" help:"Ask the partner API now what has become of an operation."`
 	Resolve   opsResolveCmd   `cmd:"" help:"Decide about an operation that is in the queue."`
+
+	Sweep       opsSweepCmd       `cmd:"" help:"Hold the partner API and Stripe against the file now, or show when that was last done."`
+	Findings    opsFindingsCmd    `cmd:"" help:"List where the outside world and the file disagree, the newest first."`
+	Acknowledge opsAcknowledgeCmd `cmd:"" help:"Take a finding off the list of what is open."`
 }
 
 // withOps is withDB for what concerns operations.

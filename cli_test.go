@@ -252,6 +252,9 @@ var cliWrong = map[string][]string{
 	"JPINTEL_USAGE_POLL":                   {"0s", "1", "-1m", "often"},
 	"JPINTEL_USAGE_SETTLE":                 {"0s", "1", "-1h"},
 	"JPINTEL_WEBHOOK_ATTEMPT_PRICE":        {"-1", "+1", ".5", "5.", "1e3", "0,5", "half", "1.0000000000001", "00.5"},
+	"JPINTEL_BILLING_SWEEP_EVERY":          {"59s", "1", "daily", "-24h"},
+	"JPINTEL_STRIPE_API_KEY":               {"pk_live_0123456789abcdef", "sk_", "sk_live with spaces"},
+	"JPINTEL_STRIPE_BASE_URL":              {"https://stripe.example", "http://api.stripe.com", "api.stripe.com", "https://api.stripe.com/v1"},
 	"JPINTEL_API_RATE":                     {"-1", "20/s"},
 	"JPINTEL_LOG_LEVEL":                    {"loud", "INFO"},
 	"JPINTEL_LOG_FORMAT":                   {"xml"},
@@ -289,7 +292,7 @@ func TestWrongConfiguration(t *testing.T) {
 }
 
 // cliSecrets are the variables whose values are never printed.
-var cliSecrets = []string{"JPINTEL_ADMIN_TOKEN", "JPINTEL_MASTER_KEY", "JPINTEL_API_KEY_SALT", "JPINTEL_LISTEN_SECRET", "JPINTEL_SMTP_URL", "MODELGATE_API_KEY", "JPINTEL_STRIPE_WEBHOOK_SECRETS"}
+var cliSecrets = []string{"JPINTEL_ADMIN_TOKEN", "JPINTEL_MASTER_KEY", "JPINTEL_API_KEY_SALT", "JPINTEL_LISTEN_SECRET", "JPINTEL_SMTP_URL", "MODELGATE_API_KEY", "JPINTEL_STRIPE_WEBHOOK_SECRETS", "JPINTEL_STRIPE_API_KEY"}
 
 // TestConfigPrintsEverything holds what config prints against the variables.
 func TestConfigPrintsEverything(t *testing.T) {
@@ -299,6 +302,7 @@ func TestConfigPrintsEverything(t *testing.T) {
 		"JPINTEL_SMTP_URL":      "smtps://user:the%20password@mail.example.jp", "JPINTEL_MAIL_FROM": "Jpintel <hooks@example.jp>",
 		"MODELGATE_BASE_URL": "https://partner.example/v1", "MODELGATE_API_KEY": "mgp_0123456789abcdef", "MODELGATE_MODELS": "m1,m2",
 		"JPINTEL_STRIPE_WEBHOOK_SECRETS": "whsec_0123456789abcdefghij,whsec_abcdefghij0123456789",
+		"JPINTEL_STRIPE_API_KEY":         "rk_live_0123456789abcdef",
 		"JPINTEL_WEBHOOK_RETRY_SCHEDULE": "30s,90m", "JPINTEL_WEBHOOK_ALLOW_CIDRS": "127.0.0.0/8,::1/128", "JPINTEL_TIMEZONE": "Europe/Berlin",
 	}
 	status, table, words := cliRun(environment, "config")

@@ -24,6 +24,7 @@ import (
 
 	"jpintel/billing/modelgate"
 	"jpintel/billing/money"
+	"jpintel/billing/stripe"
 	"jpintel/store"
 	"jpintel/webhook"
 	"jpintel/webhook/mail"
@@ -72,8 +73,12 @@ type Config struct {
 	UsageSettle       webhook.Duration `env:"JPINTEL_USAGE_SETTLE" envDefault:"1h" form:"a duration like 1h" doc:"how long a day and its usage have to be over before they are closed and taken from the credit"`
 	AttemptPrice      Price            `env:"JPINTEL_WEBHOOK_ATTEMPT_PRICE" envDefault:"0.5" form:"an amount in yen like 0.5" doc:"a webhook attempt on usage statements, from today on; nobody is charged for it"`
 
-	StripeSecrets  Secret `env:"JPINTEL_STRIPE_WEBHOOK_SECRETS" form:"whsec_…[,whsec_…]" doc:"signing secrets of the webhook endpoint at Stripe, two while one is replaced; unset: payment webhooks answer 404"`
-	StripeLivemode bool   `env:"JPINTEL_STRIPE_LIVEMODE" envDefault:"1" form:"0 or 1" doc:"which payment events count: 1 those of real money, 0 those of a sandbox; the others are stored and ignored"`
+	StripeSecrets     Secret           `env:"JPINTEL_STRIPE_WEBHOOK_SECRETS" form:"whsec_…[,whsec_…]" doc:"signing secrets of the webhook endpoint at Stripe, two while one is replaced; unset: payment webhooks answer 404"`
+	StripeLivemode    bool             `env:"JPINTEL_STRIPE_LIVEMODE" envDefault:"1" form:"0 or 1" doc:"which payment events count: 1 those of real money, 0 those of a sandbox; the others are stored and ignored"`
+	BillingSweepEvery webhook.Duration `env:"JPINTEL_BILLING_SWEEP_EVERY" envDefault:"1d" form:"a duration like 1d, no shorter than 1m" doc:"how often the partner API and Stripe are held against the file"`
+
+	StripeKey Secret `env:"JPINTEL_STRIPE_API_KEY" form:"sk_… or rk_…" doc:"fetches the payment events that never arrived: a restricted key that may read events is enough; unset: they are not fetched"`
+	StripeURL string `env:"JPINTEL_STRIPE_BASE_URL" envDefault:"https://api.stripe.com" form:"https://api.stripe.com, or http on this machine" doc:"where Stripe's API is; another one is for tests"`
 
 	APIRate int `env:"JPINTEL_API_RATE" envDefault:"20" form:"a number, 0 for no limit" doc:"API calls a second, and as a burst, per customer"`
 
@@ -232,6 +237,9 @@ func (c *Config) validate() error {
 		wrong("JPINTEL_STRIPE_WEBHOOK_SECRETS", c.StripeSecrets == "" || !slices.ContainsFunc(c.stripeSecrets(), func(s string) bool { return !stripeSecretForm.MatchString(s) })),
 		wrong("JPINTEL_USAGE_POLL", c.UsagePoll > 0),
 		wrong("JPINTEL_USAGE_SETTLE", c.UsageSettle > 0),
+		wrong("JPINTEL_BILLING_SWEEP_EVERY", time.Duration(c.BillingSweepEvery) >= time.Minute),
+		wrong("JPINTEL_STRIPE_API_KEY", c.StripeKey == "" || stripe.ValidAPIKey(string(c.StripeKey))),
+		wrong("JPINTEL_STRIPE_BASE_URL", validStripe(c.StripeURL)),
 		wrong("JPINTEL_API_RATE", c.APIRate >= 0),
 		wrong("JPINTEL_SMTP_URL", c.SMTPURL == "" || validSMTP(string(c.SMTPURL), anySender)),
 		wrong("JPINTEL_MAIL_FROM", c.MailFrom == "" && c.SMTPURL == "" || validSMTP(anySMTP, c.MailFrom)),
@@ -268,6 +276,11 @@ func validKeys(master, salt string) bool {
 
 func validUpstream(base string) bool {
 	_, err := modelgate.CheckBaseURL(base)
+	return err == nil
+}
+
+func validStripe(base string) bool {
+	_, err := stripe.CheckBaseURL(base)
 	return err == nil
 }
 

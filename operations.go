@@ -7,6 +7,7 @@ import (
 
 	"jpintel/billing"
 	"jpintel/billing/modelgate"
+	"jpintel/billing/stripe"
 	"jpintel/store"
 	"jpintel/webhook"
 )
@@ -32,4 +33,19 @@ func (a *app) operations(db *store.DB, outbox *webhook.Outbox, log *slog.Logger,
 		},
 		RetryBase: time.Duration(a.config.BillingRetryBase), Settle: time.Duration(a.config.BillingSettle),
 	}
+}
+
+// sweeper holds the outside world against the file. What is not configured is
+// not asked.
+func (a *app) sweeper(e *billing.Engine) *billing.Sweeper {
+	s := &billing.Sweeper{DB: e.DB, Log: e.Log, Client: e.Client, Every: time.Duration(a.config.BillingSweepEvery)}
+	if a.config.StripeKey == "" {
+		return s
+	}
+	events, err := stripe.NewLister(stripe.ListerOptions{APIKey: string(a.config.StripeKey), BaseURL: a.config.StripeURL, Version: version})
+	if err != nil {
+		panic(err) // unreachable: the configuration was validated
+	}
+	s.Events, s.Known, s.Ingest = events, e.Rules.KnowsPayment, e.Rules.IngestPayment
+	return s
 }

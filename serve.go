@@ -44,7 +44,7 @@ type serveCmd struct{}
 // Run serves until the context ends.
 //
 //	HTTP ──▶ api ──▶ billing.Service ──▶ billing.Worker ── modelgate.Client ──▶ partner API
-//	          │                 │ Outbox
+//	          │                 │ Outbox                └── billing.Sweeper ──▶ the same, and Stripe
 //	          └────▶ webhook.Service, programs.Service ──▶ store.DB
 //	                            │ Outbox                      ▲
 //	                            ▼                             │
@@ -108,7 +108,7 @@ func (a *app) api(db *store.DB, log *slog.Logger, guard *webhook.Guard, sender *
 	outbox := webhook.NewOutbox()
 	engine := a.operations(db, outbox, log, upstream)
 	operations := billing.NewWorker(engine, billing.WorkerOptions{Tick: time.Duration(a.config.Tick), KillSwitch: a.config.BillingKillSwitch,
-		Poll: time.Duration(a.config.UsagePoll), UsageSettle: time.Duration(a.config.UsageSettle)})
+		Poll: time.Duration(a.config.UsagePoll), UsageSettle: time.Duration(a.config.UsageSettle), Sweeper: a.sweeper(engine)})
 	engine.Rules.Wake = operations.Wake
 	state := &programs.Service{DB: db, Outbox: outbox}
 	service := a.webhooks(db, outbox, guard)

@@ -11,6 +11,8 @@
 // become of it here. late_results: answers that nobody was waiting for any more.
 // payment_webhook_events: what the payment provider has told, before anything
 // follows from it.
+// upstream_audit_seen and sweep_findings: what the upstream says was changed, and
+// where it and this file disagree, by the daily sweeps (sweep.go).
 //
 // # The walk of an operation
 //

@@ -101,6 +101,15 @@ func (s *Service) IngestPayment(ctx context.Context, body []byte) (in Ingested, 
 	return Ingested{e.ID, deliveries == 1}, nil
 }
 
+// KnowsPayment reports whether an event has arrived before.
+func (s *Service) KnowsPayment(ctx context.Context, eventID string) (known bool, err error) {
+	err = s.DB.Reader(ctx).QueryRow(`SELECT EXISTS (SELECT 1 FROM payment_webhook_events WHERE provider = $1 AND event_id = $2)`, providerStripe, eventID).Scan(&known)
+	if err != nil {
+		return false, fmt.Errorf("looking for a payment event: %w", err)
+	}
+	return known, nil
+}
+
 // storePayment stores an event or counts its delivery. contradicts says that it
 // told something else before. Events are rendered in the API version of who asks
 // for them: two of different versions cannot be compared.

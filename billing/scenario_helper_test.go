@@ -102,6 +102,7 @@ const (
 func (s *scene) stranger(method, path, key, body string) {
 	s.t.Helper()
 	s.strangers[key] = true
+	s.clock.Store(time.Now().UnixNano())
 	s.outside(func() error {
 		req, err := http.NewRequest(method, s.up.BaseURL()+path, strings.NewReader(body))
 		if err != nil {
@@ -242,6 +243,33 @@ func (s *scene) accountedFor(state modelgatetest.State) {
 		changes[e.IdempotencyKey]++
 		if ops := s.strings(`SELECT operation_id FROM partner_operations WHERE idempotency_key = $1`, e.IdempotencyKey); len(ops) != 1 || changes[e.IdempotencyKey] > 1 {
 			s.t.Errorf("I10: %s %s, change %d of the operations %q", e.Action, e.Target.ID, changes[e.IdempotencyKey], ops)
+		}
+	}
+	s.swept(state)
+}
+
+// swept is the file's half of I10: the audit sweep finds, from what is on the
+// wire, that each change is the operation's that has made it, or a stranger's.
+// What an open operation may have done is not decided.
+func (s *scene) swept(state modelgatetest.State) {
+	s.t.Helper()
+	s.outside(func() error { s.up.ClearFaults(); return nil })
+	time.Sleep(2 * time.Minute) // audit events come late
+	if err := s.sweeper().Sweep(context.Background(), SweepAudit); err != nil {
+		s.t.Errorf("I10: the audit sweep: %v", err)
+		return
+	}
+	for _, e := range state.Audit {
+		want := "not ours"
+		if len(s.strings(`SELECT 1 FROM partner_operations WHERE idempotency_key = $1`, e.IdempotencyKey)) > 0 {
+			want = "ours " + e.IdempotencyKey
+		}
+		got := s.strings(`
+			SELECT CASE a.classified WHEN 'ours' THEN 'ours ' || o.idempotency_key WHEN 'undecided' THEN 'undecided' ELSE 'not ours' END
+			FROM upstream_audit_seen a LEFT JOIN partner_operations o USING (operation_id) WHERE a.audit_id = $1`, e.ID)
+		open := s.strings(`SELECT operation_id FROM partner_operations WHERE finished_at_ms IS NULL AND send_state <> 'not_sent'`)
+		if len(got) != 1 || got[0] != want && !(got[0] == "undecided" && len(open) > 0) {
+			s.t.Errorf("I10: %s %s is %q, want %s", e.Action, e.Target.ID, got, want)
 		}
 	}
 }

@@ -134,10 +134,11 @@ func finishAttempt(tx *store.Tx, operationID string, attempt int, out modelgate.
 	}
 	_, err := tx.Exec(`
 		UPDATE operation_attempts SET finished_at_ms = $1, wrote_request = $2, outcome = $3, http_status = $4, error_code = $5, request_id = $6,
-		  idempotent_replayed = $7, retry_after_raw = $8, server_date_ms = $9, response_sha256 = $10, response_excerpt = $11
-		WHERE operation_id = $12 AND attempt_no = $13 AND finished_at_ms IS NULL`,
+		  idempotent_replayed = $7, retry_after_raw = $8, server_date_ms = $9, response_sha256 = $10, response_excerpt = $11, original_request_id = $12
+		WHERE operation_id = $13 AND attempt_no = $14 AND finished_at_ms IS NULL`,
 		tx.NowMS(), store.Bit(out.Wrote), string(out.Class), store.Nullable(out.Status), store.Nullable(out.Code), store.Nullable(out.RequestID),
-		store.Bit(out.Replayed), store.Nullable(out.Retry), date, store.Nullable(out.SHA256), store.Nullable(out.Excerpt), operationID, attempt)
+		store.Bit(out.Replayed), store.Nullable(out.Retry), date, store.Nullable(out.SHA256), store.Nullable(out.Excerpt),
+		store.Nullable(out.OriginalID), operationID, attempt)
 	if err != nil {
 		return fmt.Errorf("writing down an attempt: %w", err)
 	}

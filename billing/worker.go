@@ -30,6 +30,7 @@ type Worker struct {
 	workers int
 	tick    time.Duration
 	off     bool
+	sweeper *Sweeper // nil: none, or not now
 	woken   chan struct{}
 	told    chan struct{} // there may be a payment event to work on
 	usage   *poller
@@ -49,6 +50,7 @@ type WorkerOptions struct {
 	// UsageSettle is how long a day and its usage have to be over before they are
 	// closed. Default DefaultUsageSettle.
 	UsageSettle time.Duration
+	Sweeper     *Sweeper // nil: no sweeps
 }
 
 // NewWorker returns a worker that drives the engine. With an engine without a
@@ -61,6 +63,9 @@ func NewWorker(engine *Engine, opt WorkerOptions) *Worker {
 	}
 	if w.tick == 0 {
 		w.tick = time.Second
+	}
+	if !opt.KillSwitch {
+		w.sweeper = opt.Sweeper
 	}
 	w.woken, w.told = make(chan struct{}, w.workers), make(chan struct{}, 1)
 	return w
@@ -93,6 +98,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 	var all sync.WaitGroup
 	all.Go(func() { w.payments(ctx) })
+	if w.sweeper != nil {
+		all.Go(func() { w.sweeper.Run(ctx, w.tick) })
+	}
 	if w.off {
 		w.engine.Log.Warn("operations_wait", "upstream_configured", w.engine.Client != nil)
 	} else {

@@ -54,6 +54,7 @@ type Outcome struct {
 	Status     int    // 0: no answer
 	RequestID  string // the upstream's
 	Replayed   bool   // it is the stored answer to an earlier send
+	OriginalID string // the upstream's id of that send; "": it has not said
 	Retry      string // Retry-After as it was sent
 	RetryAfter time.Duration
 	Date       time.Time // by the upstream's clock; zero: it has not said
@@ -136,7 +137,7 @@ func failureCode(err error) string {
 func judge(r Request, got reply) Outcome {
 	sum := sha256.Sum256(got.body)
 	o := Outcome{Status: got.status, SHA256: hex.EncodeToString(sum[:]), Body: got.body, Replayed: got.header.Get("Idempotent-Replayed") == "true",
-		RequestID: cleanID(got.header.Get("X-Request-Id")), Retry: cut(got.header.Get("Retry-After"), 64)}
+		RequestID: cleanID(got.header.Get("X-Request-Id")), OriginalID: cleanID(got.header.Get("Original-Request-Id")), Retry: cut(got.header.Get("Retry-After"), 64)}
 	if date, err := http.ParseTime(got.header.Get("Date")); err == nil {
 		o.Date = date.UTC()
 	}

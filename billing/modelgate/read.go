@@ -19,8 +19,8 @@ const (
 	// maxRows is the most rows that one question reads: whoever has more
 	// matches than that has another problem.
 	maxRows = 1000
-	// codeTooMany is what is wrong with an answer of more rows than that.
-	codeTooMany = "too_many_rows"
+	// CodeTooMany is what is wrong with an answer of more rows than that.
+	CodeTooMany = "too_many_rows"
 )
 
 // Found is the whole answer to one question. What is evidence has to say what
@@ -153,7 +153,12 @@ func one[T any](ctx context.Context, c *Client, path string, read func(*reader) 
 }
 
 // list reads all pages of a list, each object once.
-func list[T any](ctx context.Context, c *Client, path string, query url.Values, read func(*reader) T, id func(T) string) (all Found[T], err error) {
+func list[T any](ctx context.Context, c *Client, path string, query url.Values, read func(*reader) T, id func(T) string) (Found[T], error) {
+	return listUpTo(ctx, c, maxRows, path, query, read, id)
+}
+
+// listUpTo is list with a bound of its own, in rows.
+func listUpTo[T any](ctx context.Context, c *Client, most int, path string, query url.Values, read func(*reader) T, id func(T) string) (all Found[T], err error) {
 	query.Set("limit", strconv.Itoa(pageRows))
 	sum, seen, cursors := sha256.New(), map[string]bool{}, map[string]bool{}
 	for rows := 0; ; {
@@ -167,8 +172,8 @@ func list[T any](ctx context.Context, c *Client, path string, query url.Values, 
 		if err != nil {
 			return all, err
 		}
-		if rows += len(page.Items); rows > maxRows {
-			return all, &ReadError{Malformed, codeTooMany, page.Status}
+		if rows += len(page.Items); rows > most {
+			return all, &ReadError{Malformed, CodeTooMany, page.Status}
 		}
 		for _, v := range page.Items {
 			if !seen[id(v)] {
@@ -179,7 +184,7 @@ func list[T any](ctx context.Context, c *Client, path string, query url.Values, 
 		if next == "" {
 			return all, nil
 		}
-		if cursors[next] || len(cursors) > maxRows/pageRows {
+		if cursors[next] || len(cursors) > most/pageRows {
 			return all, &ReadError{Malformed, codeCursorLoop, page.Status}
 		}
 		cursors[next] = true

@@ -25,7 +25,7 @@ func (c *Client) GroupTotal(ctx context.Context, group string) (money.Amount, er
 
 func tooMany(err error) bool {
 	e, ok := errors.AsType[*ReadError](err)
-	return ok && e.Code == codeTooMany
+	return ok && e.Code == CodeTooMany
 }
 
 // addBetween adds the transactions of from <= created_at < to.

@@ -102,7 +102,9 @@ type AuditEvent struct {
 	TargetID    string
 	SourceIP    string
 	ExternalRef string // from its metadata, where it is there
+	GroupID     string // the same
 	OccurredAt  time.Time
+	Metadata    map[string]string // what of it is text, fit to be stored
 }
 
 // Used is one request to a model, made with a key of the group's.
@@ -404,14 +406,15 @@ func readTransaction(r *reader) Transaction {
 }
 
 func readAudit(r *reader) AuditEvent {
-	e := AuditEvent{ID: r.id("id"), RequestID: r.optional("request_id"), Action: r.text("action"), SourceIP: r.optional("source_ip"), OccurredAt: r.time("occurred_at")}
+	e := AuditEvent{ID: r.id("id"), RequestID: cleanID(r.optional("request_id")), Action: fit(r.text("action")), SourceIP: fit(r.optional("source_ip")), OccurredAt: r.time("occurred_at")}
 	if target, ok := r.object["target"].(object); ok {
 		t := &reader{object: target}
-		e.TargetType, e.TargetID = t.optional("type"), t.optional("id")
+		e.TargetType, e.TargetID = fit(t.optional("type")), fit(t.optional("id"))
 	}
 	if metadata, ok := r.object["metadata"].(object); ok {
 		m := &reader{object: metadata}
-		e.ExternalRef = m.optional("external_ref")
+		e.ExternalRef, e.GroupID = fit(m.optional("external_ref")), fit(m.optional("group_id"))
+		e.Metadata = texts(metadata)
 	}
 	return e
 }

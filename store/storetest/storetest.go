@@ -188,6 +188,14 @@ var invariants = map[string]string{
 		  OR (o.status = 'succeeded') <> (SELECT COUNT(*) FROM outbox_events e WHERE e.event_type = 'credit.adjustment_posted' AND e.correlation_id = o.operation_id))`,
 	"a reversal knows the payment of its charge": `
 		SELECT r.reversal_ref FROM payment_reversals r JOIN payment_charges c USING (provider, charge_ref) WHERE r.payment_ref IS NULL`,
+	"a change that is not ours is on the operator's list": `
+		SELECT s.audit_id FROM upstream_audit_seen s WHERE s.classified IN ('foreign', 'unmatched') AND NOT EXISTS (
+		  SELECT 1 FROM sweep_findings f WHERE f.kind = s.classified || '_change' AND f.subject = s.audit_id AND f.customer_id IS s.customer_id)`,
+	"a change that is on the list is not ours": `
+		SELECT f.finding_id FROM sweep_findings f WHERE f.kind IN ('foreign_change', 'unmatched_change') AND NOT EXISTS (
+		  SELECT 1 FROM upstream_audit_seen s WHERE s.audit_id = f.subject AND s.classified || '_change' = f.kind)`,
+	"a change that is ours is its operation's customer's": `
+		SELECT s.audit_id FROM upstream_audit_seen s JOIN partner_operations o ON o.operation_id = s.operation_id WHERE o.customer_id <> s.customer_id`,
 	"a limit operation has its policy": `
 		SELECT o.operation_id FROM partner_operations o WHERE o.action IN ('set_limit', 'set_initial_limit') AND NOT EXISTS (
 		  SELECT 1 FROM limit_policies l WHERE l.customer_id = o.customer_id AND l.policy_version = o.intent_version AND l.spend_limit = o.amount)`,
