@@ -169,6 +169,7 @@ func TestS49PaidLater(t *testing.T) {
 	}{
 		"succeeded":              {[]stripe.Event{session("evt_1", 1, stripe.Awaiting), session("evt_2", 9, stripe.Paid)}, "25.00"},
 		"succeeded, out of turn": {[]stripe.Event{session("evt_2", 9, stripe.Paid), session("evt_1", 1, stripe.Awaiting)}, "25.00"},
+		"a late word":            {[]stripe.Event{session("evt_2", 9, stripe.Paid), session("evt_1", 10, stripe.Awaiting), session("evt_3", 11, stripe.Failed)}, "25.00"},
 		"failed":                 {[]stripe.Event{session("evt_1", 1, stripe.Awaiting), session("evt_2", 9, stripe.Failed)}, "0.00"},
 		"failed, out of turn":    {[]stripe.Event{session("evt_2", 9, stripe.Failed), session("evt_1", 1, stripe.Awaiting)}, "0.00"},
 	} {
@@ -176,7 +177,7 @@ func TestS49PaidLater(t *testing.T) {
 			scenario(t, modelgatetest.Options{}, func(t *testing.T, s *scene) {
 				s.customer("cus_a")
 				for _, e := range c.events {
-					if s.settle(); e.Payment.State == stripe.Awaiting && s.tell(e).operationID != "" {
+					if s.settle(); e.Payment.State != stripe.Paid && s.tell(e).operationID != "" {
 						t.Error("credited before it was paid")
 					}
 					s.tell(e)
@@ -796,7 +797,14 @@ func TestS74TransactionsThatDoNotFit(t *testing.T) {
 			if o := s.want("cus_a", TopUpCredit, ReconciliationNeeded); o.code() != string(verdictDuplicate) {
 				t.Errorf("%s", o.code())
 			}
-			s.strange[creditGroup(o)] = []string{"25.00", "25.00"} // nobody has said yet which one is ours
+			ours := s.up.State().Transactions[0].ID
+			if _, err := s.Resolve(context.Background(), ResolveRequest{OperationID: o.OperationID, Who: "op", Note: "the first", Outcome: resolveSucceeded, TargetID: ours}); err != nil {
+				t.Fatal(err)
+			}
+			s.strange[creditGroup(o)] = []string{"25.00"}
+			if entries := s.strings(`SELECT operation_id FROM journal_entries`); len(entries) != 1 || entries[0] != o.OperationID {
+				t.Errorf("%q", entries)
+			}
 		})
 	})
 	t.Run("otherwise", func(t *testing.T) {
