@@ -8,7 +8,9 @@
 // stands. operation_attempts: one row per request. reconcile_evidence: what the
 // upstream was asked, and what followed. operator_notes: what people decided.
 // billing_accounts, model_keys, key_secrets (sealed) and limit_policies: what has
-// become of it here. late_results: answers that nobody was waiting for any more.
+// become of it here. payments, payment_charges and payment_reversals: what the
+// payment provider has told, as facts. late_results: answers that nobody was
+// waiting for any more.
 //
 // # The walk of an operation
 //
@@ -30,8 +32,9 @@
 // # What is atomic
 //
 // A success with everything that follows from it: the target, the sealed secret,
-// the customer's state, the event in the outbox, the parent's phase and the next
-// child. A verdict with its evidence. An operator's decision with its note.
+// the journal's entry, the customer's state, the event in the outbox, the parent's
+// phase and the next child, or a payment's next operation. A payment event's fact
+// with the operation that it begins. A verdict with its evidence. An operator's decision with its note.
 //
 // # What a crash leaves
 //

@@ -112,6 +112,28 @@ func TestS26AWalletThatIsEmptiedAgain(t *testing.T) {
 	})
 }
 
+// S26, and the upstream says that the wallet is large enough, and refuses for ever:
+// that ends too.
+func TestS26AWalletThatNeverPays(t *testing.T) {
+	scenario(t, modelgatetest.Options{WalletBalance: "1.00"}, func(t *testing.T, s *scene) {
+		s.customer("cus_a")
+		s.tell(paidEvent(2500))
+		for range 3 * maxRefusals {
+			s.exec(`UPDATE partner_operations SET hold_reason = NULL`) // as the probe would
+			s.work(time.Hour)
+		}
+		s.wantHeld("pi_1", codeWalletRefusal)
+		o := s.want("cus_a", TopUpCredit, FailedFinal)
+		if s.tell(paidEvent(2500)); o.IntentVersion != maxRefusals {
+			t.Errorf("version %d", o.IntentVersion)
+		}
+		s.outside(func() error { s.up.Fund("100.00"); return nil })
+		s.resolve(o, resolveNewVersion)
+		s.settle()
+		s.wantCredit("cus_a", "25.00")
+	})
+}
+
 // S48: the payment comes before the customer, and before the customer's group. It
 // is credited once, when they are there.
 func TestS48APaymentBeforeItsCustomer(t *testing.T) {
