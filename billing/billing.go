@@ -34,7 +34,8 @@
 // A success with everything that follows from it: the target, the sealed secret,
 // the journal's entry, the customer's state, the event in the outbox, the parent's
 // phase and the next child, or a payment's next operation. A payment event's fact
-// with the operation that it begins. A verdict with its evidence. An operator's decision with its note.
+// with the operation that it begins. A verdict with its evidence. An operator's
+// decision with its note.
 //
 // # What a crash leaves
 //

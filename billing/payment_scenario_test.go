@@ -420,6 +420,33 @@ func TestS54Disputes(t *testing.T) {
 	})
 }
 
+// The operator thaws in spite of a dispute, and gives another reason: that stands,
+// and a later dispute is judged on its own.
+func TestTheOperatorsThawStands(t *testing.T) {
+	scenario(t, modelgatetest.Options{}, func(t *testing.T, s *scene) {
+		s.customer("cus_a")
+		s.tell(paidEvent(2500), disputed("evt_d", 11, 2500, "needs_response"))
+		s.settle()
+		if _, err := s.Thaw(context.Background(), SpendRequest{Key: "k", CustomerID: "cus_a", CauseRef: "goodwill"}); err != nil {
+			t.Fatal(err)
+		}
+		s.settle()
+		s.tell(disputed("evt_d2", 12, 2500, "under_review"))
+		s.settle()
+		s.wantStatus("cus_a", Ready)
+		other := disputed("evt_o", 13, 100, "needs_response")
+		other.Dispute.Ref = "dp_2"
+		s.tell(other)
+		s.settle()
+		s.wantStatus("cus_a", Frozen)
+		other.Created, other.Dispute.Status = other.Created.Add(time.Minute), "won"
+		s.tell(other)
+		s.settle()
+		s.wantStatus("cus_a", Ready)
+		s.wantCredit("cus_a", "25.00")
+	})
+}
+
 // A group is frozen when its top-up gets there: it is credited when it is thawed,
 // whether we knew or not.
 func TestATopUpOfAFrozenGroup(t *testing.T) {
