@@ -2,6 +2,8 @@ package billing
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -987,4 +989,93 @@ func TestATopUpAfterARestore(t *testing.T) {
 		s.settle()
 		s.wantCredit("cus_a", "35.00")
 	})
+}
+
+// S79 with payments: whatever is told, and whatever breaks at the upstream, the
+// invariants hold (I3 and I5 above all), and every payment comes to an end: it is
+// credited, or there is a reason, or an operation for a person to look at.
+func TestS79RandomPaymentsAndFaults(t *testing.T) {
+	rounds := 10
+	if testing.Short() {
+		rounds = 3
+	}
+	for seed := range rounds {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			scenario(t, modelgatetest.Options{ListLag: 45 * time.Second, AuditLag: 30 * time.Second, WalletBalance: "60.00"}, func(t *testing.T, s *scene) {
+				random := rand.New(rand.NewPCG(uint64(seed), 3))
+				s.customer("cus_a")
+				for range 120 {
+					s.randomPaymentStep(random)
+				}
+				s.outside(func() error { s.up.ClearFaults(); s.up.Fund("1000.00"); return nil })
+				s.calm()
+				s.judgeQueue()
+				s.calm()
+				for _, open := range s.strings(`SELECT operation_id || ' ' || status FROM partner_operations WHERE status NOT IN ('succeeded', 'failed_final', 'reconciliation_needed')`) {
+					t.Errorf("open: %s", open)
+				}
+			})
+		})
+	}
+}
+
+// judgeQueue is the operator, who looks at what the upstream has and says so.
+func (s *scene) judgeQueue() {
+	s.t.Helper()
+	for _, id := range s.strings(`SELECT operation_id FROM partner_operations WHERE status = 'reconciliation_needed'`) {
+		o, err := GetOperation(s.DB.Reader(context.Background()), id)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		r := ResolveRequest{OperationID: id, Who: "op", Note: "looked", Outcome: resolveFailed}
+		for _, t := range s.up.State().Transactions {
+			if o.movesCredit() && t.ExternalRef == o.externalRef {
+				r.Outcome, r.TargetID = resolveSucceeded, t.ID
+			}
+		}
+		if _, err := s.Resolve(context.Background(), r); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+func (s *scene) randomPaymentStep(random *rand.Rand) {
+	s.t.Helper()
+	switch random.IntN(12) {
+	case 0:
+		crash(s.bench, random.IntN(2) == 0)
+	case 1:
+		time.Sleep(time.Duration(random.IntN(600)) * time.Second)
+	case 2:
+		time.Sleep(time.Duration(random.IntN(36)) * time.Hour)
+	case 3:
+		s.outside(func() error { s.up.Fund("5.00"); return nil })
+		s.probe()
+	case 4:
+		stroke := strokes[random.IntN(len(strokes))]
+		s.rules(modelgatetest.Rule{Match: modelgatetest.Match{PathRE: creditPaths}, At: stroke.at, Do: stroke.do, Times: 1 + random.IntN(3)})
+	case 5, 6, 7:
+		s.tell(randomEvent(random))
+	default:
+		s.stepOnce()
+	}
+}
+
+// randomEvent is any word about one of five payments.
+func randomEvent(random *rand.Rand) stripe.Event {
+	n, second := random.IntN(5), random.IntN(100)
+	e := eventAt(fmt.Sprintf("evt_%d_%d", n, second), second)
+	pi, minor := fmt.Sprint("pi_", n), int64(1000+100*n)
+	switch random.IntN(4) {
+	case 0:
+		states := []string{"pending", "succeeded", "failed"}
+		e.Refund = &stripe.Refund{Ref: fmt.Sprintf("re_%d_%d", n, second%3), PaymentRef: pi, AmountMinor: minor / 4, Currency: "USD", Status: states[random.IntN(3)]}
+	case 1:
+		states := []string{"warning_closed", "needs_response", "under_review", "won", "won", "lost"}
+		e.Dispute = &stripe.Dispute{Ref: fmt.Sprint("dp_", n), PaymentRef: pi, AmountMinor: minor, Currency: "USD", Status: states[random.IntN(6)],
+			Withdrawn: random.IntN(3) == 0, Reinstated: random.IntN(3) == 0}
+	default:
+		e.Payment = &stripe.Payment{Ref: pi, CustomerID: "cus_a", State: stripe.Paid, AmountMinor: minor, Currency: "USD"}
+	}
+	return e
 }
