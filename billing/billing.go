@@ -10,9 +10,9 @@
 // billing_accounts, model_keys, key_secrets (sealed) and limit_policies: what has
 // become of it here. late_results: answers that nobody was waiting for any more.
 // payment_webhook_events: what the payment provider has told, before anything
-// follows from it.
-// upstream_audit_seen and sweep_findings: what the upstream says was changed, and
-// where it and this file disagree, by the daily sweeps (sweep.go).
+// follows from it; payments, payment_charges and payment_reversals: the facts in
+// it. upstream_audit_seen and sweep_findings: what the upstream says was changed,
+// and where it and this file disagree, by the daily sweeps (sweep.go).
 //
 // # The walk of an operation
 //
@@ -43,8 +43,10 @@
 // # What is atomic
 //
 // A success with everything that follows from it: the target, the sealed secret,
-// the customer's state, the event in the outbox, the parent's phase and the next
-// child. A verdict with its evidence. An operator's decision with its note.
+// the journal's entry, the customer's state, the event in the outbox, the parent's
+// phase and the next child, or a payment's next operation. A payment event's fact
+// with the operation that it begins. A verdict with its evidence. An operator's
+// decision with its note.
 //
 // # What a crash leaves
 //

@@ -173,7 +173,14 @@ type credited struct {
 	topUp *Operation   // that has succeeded; nil: none
 	last  *Operation   // the newest; nil: none
 	open  bool         // it has not ended
+	// refusals is how many have ended in a row because the wallet was too small.
+	refusals int
 }
+
+// maxRefusals is how often the program itself makes another version of what a
+// wallet was too small for: each time the upstream has said that it is large
+// enough by now.
+const maxRefusals = 12
 
 func (p *payment) credited(q store.Querier) (c credited, err error) {
 	// OR, or an order, would have all operations of the customer read.
@@ -191,6 +198,9 @@ func (p *payment) credited(q store.Querier) (c credited, err error) {
 	slices.SortFunc(all, func(a, b *Operation) int { return cmp.Compare(a.seq, b.seq) })
 	for _, o := range all {
 		c.last, c.open = o, o.FinishedAt == nil
+		if c.refusals++; o.code() != codeWalletRefusal {
+			c.refusals = 0
+		}
 		if o.Status != Succeeded {
 			continue
 		}
@@ -228,7 +238,7 @@ func (p *payment) next(q store.Querier, a *Account, approved bool) (in *intent, 
 		return nil, "", err
 	}
 	if c.last != nil && c.last.Status == FailedFinal && !approved {
-		if again, err := p.again(q, c.last, delta); err != nil || !again {
+		if again, err := p.again(q, c, delta); err != nil || !again {
 			return nil, c.last.code(), err
 		}
 	}
@@ -243,10 +253,11 @@ func (p *payment) next(q store.Querier, a *Account, approved bool) (in *intent, 
 // the upstream's own answer says that nothing was done and what was in the way is
 // over. All else waits for a person, or it would fail for ever; and what was only
 // not found may have been done.
-func (p *payment) again(q store.Querier, failed *Operation, delta money.Amount) (bool, error) {
+func (p *payment) again(q store.Querier, c credited, delta money.Amount) (bool, error) {
+	failed := c.last
 	switch failed.code() {
 	case codeWalletRefusal:
-		return true, nil
+		return c.refusals < maxRefusals, nil
 	case codeNotExecuted:
 		return false, nil
 	case holdFrozenGroup:

@@ -3,6 +3,7 @@ package billing
 import (
 	"database/sql"
 	"fmt"
+	"slices"
 
 	"jpintel/store"
 )
@@ -52,12 +53,13 @@ type cause struct {
 	settled bool
 }
 
-// frozenFor reads the causes for which a customer's group was frozen, and not
-// thawed since.
+// frozenFor reads the causes for which a customer's group was frozen since it was
+// last thawed, for whatever cause that was.
 func frozenFor(q store.Querier, customer string) ([]cause, error) {
 	rows, err := q.Query(`
-		SELECT intent FROM partner_operations WHERE customer_id = $1 AND action IN ('freeze_group', 'thaw_group') AND status <> 'failed_final'
-		GROUP BY intent HAVING SUM(action = 'freeze_group') > SUM(action = 'thaw_group') ORDER BY MIN(operation_seq)`, customer)
+		SELECT intent FROM partner_operations WHERE customer_id = $1 AND action = $2 AND status <> $4 AND operation_seq > COALESCE((
+		  SELECT MAX(operation_seq) FROM partner_operations WHERE customer_id = $1 AND action = $3 AND status <> $4), 0)
+		ORDER BY operation_seq`, customer, string(FreezeGroup), string(ThawGroup), string(FailedFinal))
 	if err != nil {
 		return nil, fmt.Errorf("reading what freezes a group: %w", err)
 	}
@@ -75,23 +77,17 @@ func frozenFor(q store.Querier, customer string) ([]cause, error) {
 	return causes, nil
 }
 
-// thawSettled begins to thaw a customer's group where every cause is settled.
+// thawSettled begins to thaw a customer's group where every cause is settled: once,
+// for the last of them.
 func thawSettled(tx *store.Tx, a *Account) error {
 	causes, err := frozenFor(tx, a.CustomerID)
 	if err != nil {
 		return err
 	}
-	for _, c := range causes {
-		if !c.settled {
-			return nil
-		}
+	if len(causes) == 0 || slices.ContainsFunc(causes, func(c cause) bool { return !c.settled }) {
+		return nil
 	}
-	for _, c := range causes {
-		if err := acceptStatus(tx, ThawGroup, a, c.ref); err != nil {
-			return err
-		}
-	}
-	return nil
+	return acceptStatus(tx, ThawGroup, a, causes[len(causes)-1].ref)
 }
 
 func acceptStatus(tx *store.Tx, action Action, a *Account, cause string) error {

@@ -205,7 +205,7 @@ func TestAnyHistoryConverges(t *testing.T) {
 			events = append(events, histories[n].events...)
 		}
 		delivered := drawDelivery(rt, events)
-		pauses := rapid.SliceOfN(rapid.SampledFrom([]string{"", "", "", "", "step", "step", "settle", "an hour", "fault"}), len(delivered), len(delivered)).Draw(rt, "pauses")
+		pauses := rapid.SliceOfN(rapid.SampledFrom([]string{"", "", "", "", "step", "step", "settle", "an hour", "fault", "crash", "crash in a request"}), len(delivered), len(delivered)).Draw(rt, "pauses")
 		strikes := rapid.SliceOfN(rapid.SampledFrom(passingFaults), len(delivered), len(delivered)).Draw(rt, "faults")
 		slices.SortStableFunc(events, func(a, b stripe.Event) int { return a.Created.Compare(b.Created) })
 		scenario(t, modelgatetest.Options{ListLag: 30 * time.Second, AuditLag: 30 * time.Second}, func(t *testing.T, s *scene) {
@@ -228,6 +228,8 @@ func TestAnyHistoryConverges(t *testing.T) {
 					s.calm()
 				case "an hour":
 					time.Sleep(time.Hour)
+				case "crash", "crash in a request":
+					crash(s.bench, pauses[i] != "crash")
 				case "fault":
 					strikes[i].Match.PathRE, strikes[i].Times = creditPaths, 2
 					s.rules(strikes[i])
@@ -246,6 +248,7 @@ func TestAnyHistoryConverges(t *testing.T) {
 // calm works until nothing is open and nothing is held.
 func (s *scene) calm() {
 	s.t.Helper()
+	time.Sleep(2 * leaseTime) // what the dead have claimed is free again
 	for range 3 {
 		s.settle()
 		s.probe()

@@ -2,6 +2,8 @@ package billing
 
 import (
 	"context"
+	"fmt"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -112,6 +114,28 @@ func TestS26AWalletThatIsEmptiedAgain(t *testing.T) {
 	})
 }
 
+// S26, and the upstream says that the wallet is large enough, and refuses for ever:
+// that ends too.
+func TestS26AWalletThatNeverPays(t *testing.T) {
+	scenario(t, modelgatetest.Options{WalletBalance: "1.00"}, func(t *testing.T, s *scene) {
+		s.customer("cus_a")
+		s.tell(paidEvent(2500))
+		for range 3 * maxRefusals {
+			s.exec(`UPDATE partner_operations SET hold_reason = NULL`) // as the probe would
+			s.work(time.Hour)
+		}
+		s.wantHeld("pi_1", codeWalletRefusal)
+		o := s.want("cus_a", TopUpCredit, FailedFinal)
+		if s.tell(paidEvent(2500)); o.IntentVersion != maxRefusals {
+			t.Errorf("version %d", o.IntentVersion)
+		}
+		s.outside(func() error { s.up.Fund("100.00"); return nil })
+		s.resolve(o, resolveNewVersion)
+		s.settle()
+		s.wantCredit("cus_a", "25.00")
+	})
+}
+
 // S48: the payment comes before the customer, and before the customer's group. It
 // is credited once, when they are there.
 func TestS48APaymentBeforeItsCustomer(t *testing.T) {
@@ -169,6 +193,7 @@ func TestS49PaidLater(t *testing.T) {
 	}{
 		"succeeded":              {[]stripe.Event{session("evt_1", 1, stripe.Awaiting), session("evt_2", 9, stripe.Paid)}, "25.00"},
 		"succeeded, out of turn": {[]stripe.Event{session("evt_2", 9, stripe.Paid), session("evt_1", 1, stripe.Awaiting)}, "25.00"},
+		"a late word":            {[]stripe.Event{session("evt_2", 9, stripe.Paid), session("evt_1", 10, stripe.Awaiting), session("evt_3", 11, stripe.Failed)}, "25.00"},
 		"failed":                 {[]stripe.Event{session("evt_1", 1, stripe.Awaiting), session("evt_2", 9, stripe.Failed)}, "0.00"},
 		"failed, out of turn":    {[]stripe.Event{session("evt_2", 9, stripe.Failed), session("evt_1", 1, stripe.Awaiting)}, "0.00"},
 	} {
@@ -176,7 +201,7 @@ func TestS49PaidLater(t *testing.T) {
 			scenario(t, modelgatetest.Options{}, func(t *testing.T, s *scene) {
 				s.customer("cus_a")
 				for _, e := range c.events {
-					if s.settle(); e.Payment.State == stripe.Awaiting && s.tell(e).operationID != "" {
+					if s.settle(); e.Payment.State != stripe.Paid && s.tell(e).operationID != "" {
 						t.Error("credited before it was paid")
 					}
 					s.tell(e)
@@ -394,6 +419,33 @@ func TestS54Disputes(t *testing.T) {
 			s.wantStatus("cus_a", Ready)
 			s.wantCredit("cus_a", "25.00")
 		})
+	})
+}
+
+// The operator thaws in spite of a dispute, and gives another reason: that stands,
+// and a later dispute is judged on its own.
+func TestTheOperatorsThawStands(t *testing.T) {
+	scenario(t, modelgatetest.Options{}, func(t *testing.T, s *scene) {
+		s.customer("cus_a")
+		s.tell(paidEvent(2500), disputed("evt_d", 11, 2500, "needs_response"))
+		s.settle()
+		if _, err := s.Thaw(context.Background(), SpendRequest{Key: "k", CustomerID: "cus_a", CauseRef: "goodwill"}); err != nil {
+			t.Fatal(err)
+		}
+		s.settle()
+		s.tell(disputed("evt_d2", 12, 2500, "under_review"))
+		s.settle()
+		s.wantStatus("cus_a", Ready)
+		other := disputed("evt_o", 13, 100, "needs_response")
+		other.Dispute.Ref = "dp_2"
+		s.tell(other)
+		s.settle()
+		s.wantStatus("cus_a", Frozen)
+		other.Created, other.Dispute.Status = other.Created.Add(time.Minute), "won"
+		s.tell(other)
+		s.settle()
+		s.wantStatus("cus_a", Ready)
+		s.wantCredit("cus_a", "25.00")
 	})
 }
 
@@ -796,7 +848,14 @@ func TestS74TransactionsThatDoNotFit(t *testing.T) {
 			if o := s.want("cus_a", TopUpCredit, ReconciliationNeeded); o.code() != string(verdictDuplicate) {
 				t.Errorf("%s", o.code())
 			}
-			s.strange[creditGroup(o)] = []string{"25.00", "25.00"} // nobody has said yet which one is ours
+			ours := s.up.State().Transactions[0].ID
+			if _, err := s.Resolve(context.Background(), ResolveRequest{OperationID: o.OperationID, Who: "op", Note: "the first", Outcome: resolveSucceeded, TargetID: ours}); err != nil {
+				t.Fatal(err)
+			}
+			s.strange[creditGroup(o)] = []string{"25.00"}
+			if entries := s.strings(`SELECT operation_id FROM journal_entries`); len(entries) != 1 || entries[0] != o.OperationID {
+				t.Errorf("%q", entries)
+			}
 		})
 	})
 	t.Run("otherwise", func(t *testing.T) {
@@ -930,4 +989,93 @@ func TestATopUpAfterARestore(t *testing.T) {
 		s.settle()
 		s.wantCredit("cus_a", "35.00")
 	})
+}
+
+// S79 with payments: whatever is told, and whatever breaks at the upstream, the
+// invariants hold (I3 and I5 above all), and every payment comes to an end: it is
+// credited, or there is a reason, or an operation for a person to look at.
+func TestS79RandomPaymentsAndFaults(t *testing.T) {
+	rounds := 10
+	if testing.Short() {
+		rounds = 3
+	}
+	for seed := range rounds {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			scenario(t, modelgatetest.Options{ListLag: 45 * time.Second, AuditLag: 30 * time.Second, WalletBalance: "60.00"}, func(t *testing.T, s *scene) {
+				random := rand.New(rand.NewPCG(uint64(seed), 3))
+				s.customer("cus_a")
+				for range 120 {
+					s.randomPaymentStep(random)
+				}
+				s.outside(func() error { s.up.ClearFaults(); s.up.Fund("1000.00"); return nil })
+				s.calm()
+				s.judgeQueue()
+				s.calm()
+				for _, open := range s.strings(`SELECT operation_id || ' ' || status FROM partner_operations WHERE status NOT IN ('succeeded', 'failed_final', 'reconciliation_needed')`) {
+					t.Errorf("open: %s", open)
+				}
+			})
+		})
+	}
+}
+
+// judgeQueue is the operator, who looks at what the upstream has and says so.
+func (s *scene) judgeQueue() {
+	s.t.Helper()
+	for _, id := range s.strings(`SELECT operation_id FROM partner_operations WHERE status = 'reconciliation_needed'`) {
+		o, err := GetOperation(s.DB.Reader(context.Background()), id)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		r := ResolveRequest{OperationID: id, Who: "op", Note: "looked", Outcome: resolveFailed}
+		for _, t := range s.up.State().Transactions {
+			if o.movesCredit() && t.ExternalRef == o.externalRef {
+				r.Outcome, r.TargetID = resolveSucceeded, t.ID
+			}
+		}
+		if _, err := s.Resolve(context.Background(), r); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+func (s *scene) randomPaymentStep(random *rand.Rand) {
+	s.t.Helper()
+	switch random.IntN(12) {
+	case 0:
+		crash(s.bench, random.IntN(2) == 0)
+	case 1:
+		time.Sleep(time.Duration(random.IntN(600)) * time.Second)
+	case 2:
+		time.Sleep(time.Duration(random.IntN(36)) * time.Hour)
+	case 3:
+		s.outside(func() error { s.up.Fund("5.00"); return nil })
+		s.probe()
+	case 4:
+		stroke := strokes[random.IntN(len(strokes))]
+		s.rules(modelgatetest.Rule{Match: modelgatetest.Match{PathRE: creditPaths}, At: stroke.at, Do: stroke.do, Times: 1 + random.IntN(3)})
+	case 5, 6, 7:
+		s.tell(randomEvent(random))
+	default:
+		s.stepOnce()
+	}
+}
+
+// randomEvent is any word about one of five payments.
+func randomEvent(random *rand.Rand) stripe.Event {
+	n, second := random.IntN(5), random.IntN(100)
+	e := eventAt(fmt.Sprintf("evt_%d_%d", n, second), second)
+	pi, minor := fmt.Sprint("pi_", n), int64(1000+100*n)
+	switch random.IntN(4) {
+	case 0:
+		states := []string{"pending", "succeeded", "failed"}
+		e.Refund = &stripe.Refund{Ref: fmt.Sprintf("re_%d_%d", n, second%3), PaymentRef: pi, AmountMinor: minor / 4, Currency: "USD", Status: states[random.IntN(3)]}
+	case 1:
+		states := []string{"warning_closed", "needs_response", "under_review", "won", "won", "lost"}
+		e.Dispute = &stripe.Dispute{Ref: fmt.Sprint("dp_", n), PaymentRef: pi, AmountMinor: minor, Currency: "USD", Status: states[random.IntN(6)],
+			Withdrawn: random.IntN(3) == 0, Reinstated: random.IntN(3) == 0}
+	default:
+		e.Payment = &stripe.Payment{Ref: pi, CustomerID: "cus_a", State: stripe.Paid, AmountMinor: minor, Currency: "USD"}
+	}
+	return e
 }

@@ -355,8 +355,8 @@ func (e *Engine) lookAtGroup(ctx context.Context, o *Operation) finding {
 	return f
 }
 
-// lookForTransaction looks for the movement by its reference, which is in every
-// version of a payment's operation the same.
+// lookForTransaction looks for the movement by its reference. That of a top-up is
+// the same in every version, so that a later one finds what an earlier one has done.
 func (e *Engine) lookForTransaction(ctx context.Context, o *Operation) finding {
 	group, kind := creditGroup(o), modelgate.TypeTopUp
 	if o.Action == DebitCredit {

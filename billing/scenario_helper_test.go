@@ -261,8 +261,10 @@ func (s *scene) swept(state modelgatetest.State) {
 	}
 	for _, e := range state.Audit {
 		want := "not ours"
-		if len(s.strings(`SELECT 1 FROM partner_operations WHERE idempotency_key = $1`, e.IdempotencyKey)) > 0 {
-			want = "ours " + e.IdempotencyKey
+		for _, key := range s.strings(`
+			SELECT idempotency_key FROM partner_operations WHERE idempotency_key = $1
+			OR target_public_id = $2 AND action = $3`, e.IdempotencyKey, e.Target.ID, makers[e.Action]) {
+			want = "ours " + key // it has made that object, or has found it made
 		}
 		got := s.strings(`
 			SELECT CASE a.classified WHEN 'ours' THEN 'ours ' || o.idempotency_key WHEN 'undecided' THEN 'undecided' ELSE 'not ours' END
@@ -273,6 +275,9 @@ func (s *scene) swept(state modelgatetest.State) {
 		}
 	}
 }
+
+// makers are the actions that make what these changes make.
+var makers = map[string]string{"group.create": "create_group", "key.create": "create_key", "credit.top_up": "top_up_credit", "credit.adjust": "debit_credit"}
 
 func (s *scene) attempts(o *Operation) []Attempt {
 	s.t.Helper()

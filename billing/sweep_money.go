@@ -38,25 +38,22 @@ type creditOperation struct {
 // creditOperations are a customer's, the oldest first.
 func creditOperations(q store.Querier, customer string) ([]creditOperation, error) {
 	rows, err := q.Query(`
-		SELECT operation_id, action, COALESCE(target_public_id, ''), COALESCE(external_ref, ''), COALESCE(amount, ''), COALESCE(currency, ''), status = 'succeeded',
+		SELECT operation_id, COALESCE(target_public_id, ''), COALESCE(external_ref, ''), COALESCE(amount, ''), COALESCE(currency, ''), status = 'succeeded',
 		  finished_at_ms IS NULL AND send_state <> 'not_sent', finished_at_ms
 		FROM partner_operations WHERE customer_id = $1 AND action IN ('top_up_credit', 'debit_credit') ORDER BY operation_seq`, customer)
 	if err != nil {
 		return nil, fmt.Errorf("reading credit operations: %w", err)
 	}
 	return store.Collect(rows, func(r *sql.Rows) (o creditOperation, err error) {
-		var action, amount string
+		var amount string
 		var finished sql.NullInt64
-		err = r.Scan(&o.id, &action, &o.target, &o.externalRef, &amount, &o.currency, &o.succeeded, &o.open, &finished)
+		err = r.Scan(&o.id, &o.target, &o.externalRef, &amount, &o.currency, &o.succeeded, &o.open, &finished)
 		if err != nil {
 			return o, err
 		}
 		o.finished = orZero(finished)
 		if o.amount, err = money.ParseSigned(amount); err != nil {
 			return o, fmt.Errorf("operation %s: %w", o.id, err)
-		}
-		if action == "debit_credit" && o.amount.Sign() > 0 {
-			o.amount = o.amount.Neg()
 		}
 		return o, nil
 	})
