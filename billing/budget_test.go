@@ -53,6 +53,7 @@ func testBudgetsByTheRule(t *testing.T, b *bench) {
 	inBubble := struct{ rapid.TB }{t} // a deadline there is of another clock
 	rapid.Check(inBubble, func(t *rapid.T) {
 		run++
+		time.Sleep(time.Second) // or shrinking a failure would have all the time there is
 		customer := fmt.Sprint("cus_", run)
 		b.signUp(customer)
 		b.step()

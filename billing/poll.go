@@ -19,8 +19,8 @@ import (
 const DefaultUsageSettle = time.Hour
 
 const (
-	// usagePages is how many pages of a customer's requests a turn reads: others
-	// wait for theirs.
+	// usagePages is how many pages a turn reads of a customer's new requests, and as
+	// many of old ones: others wait for theirs.
 	usagePages = 5
 	// usageLooks is how many requests that were not final it looks at again.
 	usageLooks = 3
@@ -49,26 +49,32 @@ func newPoller(e *Engine, settle time.Duration) *poller {
 }
 
 // turn asks once for each customer, a bounded number of pages, and closes what is
-// due. A failure that is not one customer's alone ends the asking; the next turn
-// begins with the customer after.
-func (p *poller) turn(ctx context.Context) error {
+// due. It reports whether somebody has used more than that. A failure that is not
+// one customer's alone ends the asking; the next turn begins with the customer
+// after.
+func (p *poller) turn(ctx context.Context) (more bool, err error) {
 	accounts, err := p.accounts(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	p.after = ""
 	for _, a := range accounts {
-		if err := p.read(ctx, a); err != nil && !p.goesOn(ctx, a, err) {
-			p.after = a.CustomerID
+		unread, err := p.read(ctx, a)
+		if err != nil && !p.goesOn(ctx, a, err) {
+			more, p.after = false, a.CustomerID
 			break
 		}
+		more = more || unread
 	}
-	for more := true; more && ctx.Err() == nil; {
-		if more, err = metering.CloseDue(ctx, p.DB, p.Rules.Outbox, p.settle); err != nil {
-			return err
-		}
+	return more, p.close(ctx)
+}
+
+// close closes the usage records that are due.
+func (p *poller) close(ctx context.Context) (err error) {
+	for more := true; more && err == nil && ctx.Err() == nil; {
+		more, err = metering.CloseDue(ctx, p.DB, p.Rules.Outbox, p.settle)
 	}
-	return nil
+	return err
 }
 
 // goesOn notes what has become of a customer's reading, and reports whether
@@ -113,24 +119,22 @@ func (p *poller) accounts(ctx context.Context) ([]metered, error) {
 }
 
 // read reads what a customer has used since, again what was not final, and, once
-// a day, what may have come late.
-func (p *poller) read(ctx context.Context, a metered) error {
-	left := usagePages
-	if err := p.pass(ctx, a, metering.Head, &left); err != nil {
-		return err
+// a day, what may have come late. It reports whether there is more that is new.
+func (p *poller) read(ctx context.Context, a metered) (more bool, err error) {
+	if more, err = p.pass(ctx, a, metering.Head); err != nil {
+		return false, err
 	}
-	for range usageLooks {
-		if more, err := p.look(ctx, a); err != nil || !more {
-			if err != nil {
-				return err
-			}
-			break
+	looking := true
+	for i := 0; i < usageLooks && looking; i++ {
+		if looking, err = p.look(ctx, a); err != nil {
+			return false, err
 		}
 	}
-	if left == 0 {
-		return nil
+	if more {
+		return true, nil // the old can wait
 	}
-	return p.pass(ctx, a, metering.Sweep, &left)
+	_, err = p.pass(ctx, a, metering.Sweep)
+	return false, err
 }
 
 // begin is where a pass goes on, or begins anew; it is over where it has nothing
@@ -154,19 +158,19 @@ func (p *poller) begin(ctx context.Context, a metered, name metering.PassName) (
 }
 
 // pass reads on in a pass, page by page, each counted in a transaction of its own
-// with how far the pass has come. It takes from left what it has read. Where all
-// of that is of one millisecond it reads some more, or it would never get on.
-func (p *poller) pass(ctx context.Context, a metered, name metering.PassName, left *int) error {
+// with how far the pass has come, and reports whether it got on, and not to its end.
+// Where all that it has read is of one millisecond it reads some more, or it would
+// never get on.
+func (p *poller) pass(ctx context.Context, a metered, name metering.PassName) (more bool, err error) {
 	pass, err := p.begin(ctx, a, name)
 	if err != nil || pass.Over() {
-		return err
+		return false, err
 	}
 	reader, start := p.Client.Usage(a.GroupID, pass.At, pass.Until), pass.At
-	for most := 10 * usagePages; *left > 0 || pass.At.Equal(start) && most > 0; most-- {
+	for pages := 0; pages < usagePages || pass.At.Equal(start) && pages < 10*usagePages; pages++ {
 		page, err := reader.Next(ctx)
-		*left = max(*left-1, 0)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if n := len(page.Items); n > 0 {
 			pass.At = page.Items[n-1].CreatedAt.Truncate(time.Millisecond)
@@ -175,10 +179,10 @@ func (p *poller) pass(ctx context.Context, a metered, name metering.PassName, le
 			pass = finished(pass, page.Date)
 		}
 		if err := p.count(ctx, a, page.Items, func(tx *store.Tx) error { return pass.Set(tx, a.CustomerID, name) }); err != nil || pass.Over() {
-			return err
+			return false, err
 		}
 	}
-	return nil
+	return pass.At.After(start), nil
 }
 
 // finished is a pass that has come to its end, or to the upstream's present, if

@@ -57,12 +57,14 @@ func (s *scene) use(customer, cost string, open bool, id ...string) string {
 
 // turn takes one turn of the poller's, a millisecond later: a turn reads what was
 // before it.
-func (s *scene) turn(p *poller) {
+func (s *scene) turn(p *poller) (more bool) {
 	s.t.Helper()
 	time.Sleep(time.Millisecond)
-	if err := p.turn(context.Background()); err != nil {
+	more, err := p.turn(context.Background())
+	if err != nil {
 		s.t.Fatal(err)
 	}
+	return more
 }
 
 // at sleeps until a time of day, in Japan.
@@ -325,7 +327,7 @@ func TestPollingThroughFaults(t *testing.T) {
 				rule := fault("GET", requestsPath, c.at, c.do, 0)
 				rule.Match.Prob, rule.Match.Seed = "0.5", 7
 				s.rules(rule)
-				for i := range 40 { // more than a page each
+				for i := range 20 { // more than a page each
 					for n := range 6 {
 						s.use("cus_a", fmt.Sprintf("0.%012d", i*6+n+1), false)
 						s.use("cus_b", "0.01", false)
@@ -360,19 +362,18 @@ func TestCatchingUp(t *testing.T) {
 			s.use("cus_a", "0.01", false)
 		}
 		before := s.up.State().Requests
-		s.turn(p)
-		if first := s.up.State().Requests - before; first > 9 {
-			t.Errorf("%d pages in a turn", first)
+		if more := s.turn(p); !more || s.up.State().Requests-before != usagePages {
+			t.Errorf("%d pages in a turn, and more: %v", s.up.State().Requests-before, more)
 		}
-		for range 3 {
-			s.turn(p)
+		for s.turn(p) {
 		}
 		if got := s.spend("cus_a", "2000-01"); got != "10.00" {
 			t.Errorf("spend: %s", got)
 		}
 		time.Sleep(40 * 24 * time.Hour)
 		for range 6 { // the sweep that was under way ends, too
-			s.turn(p)
+			for s.turn(p) {
+			}
 		}
 		before = s.up.State().Requests
 		time.Sleep(time.Minute)
@@ -401,7 +402,7 @@ func TestACrashBetweenReadingAndCommitting(t *testing.T) {
 		}
 		s.exec(`CREATE TRIGGER broken BEFORE INSERT ON outbox_events BEGIN SELECT RAISE(ABORT, 'power cut'); END`)
 		time.Sleep(30 * time.Hour)
-		if err := p.turn(t.Context()); err == nil {
+		if _, err := p.turn(t.Context()); err == nil {
 			t.Error("it was closed without its event")
 		}
 		s.same("not booked either", s.strings(`SELECT entry_id FROM journal_entries`))
@@ -468,6 +469,15 @@ func TestTheWorkerPolls(t *testing.T) {
 			t.Errorf("%d requests", got)
 		}
 		if got := s.spend("cus_a", "2000-01"); got != "1.00" {
+			t.Errorf("spend: %s", got)
+		}
+		for range 1200 {
+			s.use("cus_a", "0.01", false)
+		}
+		stop = s.run(WorkerOptions{Poll: time.Minute})
+		time.Sleep(time.Minute + time.Second) // one tick is enough for them
+		stop()
+		if got := s.spend("cus_a", "2000-01"); got != "13.00" {
 			t.Errorf("spend: %s", got)
 		}
 	})
@@ -576,7 +586,7 @@ func TestPagesThatWereNotAskedFor(t *testing.T) {
 				b.step()
 				time.Sleep(time.Minute)
 				b.partner.requests = func(w http.ResponseWriter) { fmt.Fprintf(w, `{"data":[%s],"next_cursor":null}`, rows) }
-				if err := newPoller(b.engine, 0).turn(t.Context()); err != nil {
+				if _, err := newPoller(b.engine, 0).turn(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				if got := b.strings(`SELECT request_id FROM usage_requests`); len(got) != 0 || !strings.Contains(b.log.String(), "code="+code) {

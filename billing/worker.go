@@ -190,8 +190,12 @@ func (w *Worker) pollUsage(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		if err := w.usage.turn(ctx); err != nil && ctx.Err() == nil {
-			w.engine.Log.Error("usage_turn_failed", "error", err)
+		for more := true; more && ctx.Err() == nil; {
+			var err error
+			if more, err = w.usage.turn(ctx); err != nil && ctx.Err() == nil {
+				w.engine.Log.Error("usage_turn_failed", "error", err)
+				break
+			}
 		}
 	}
 }
