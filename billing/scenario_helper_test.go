@@ -6,13 +6,13 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"jpintel/billing/billingtest"
 	"jpintel/billing/modelgate"
 	"jpintel/billing/modelgatetest"
 	"jpintel/store/storetest"
@@ -150,99 +150,7 @@ func (s *scene) ready(customer, limit string) {
 // holds asserts the invariants, from what the upstream knows and from the file.
 func (s *scene) holds() {
 	s.t.Helper()
-	state := s.up.State()
-	s.oneGroupEach(state)
-	s.oneKeyEach(state)
-	for group, sum := range state.Credited() { // I3: nothing of ours moves credit yet
-		if !sum.IsZero() {
-			s.t.Errorf("I3: group %s was credited with %s", group, sum)
-		}
-	}
-	for key, prints := range state.ReusedKeys() {
-		s.t.Errorf("I4: %s stands for %q", key, prints)
-	}
-	for key, traffic := range state.Overlaps() {
-		s.t.Errorf("I8: %s: %+v", key, traffic)
-	}
-	// I6: a success that no answer, look, child or person tells of.
-	for _, id := range s.strings(`
-		SELECT operation_id FROM partner_operations o WHERE status = 'succeeded' AND (target_public_id IS NULL OR NOT (
-		  EXISTS (SELECT 1 FROM operation_attempts a WHERE a.operation_id = o.operation_id AND a.outcome = 'succeeded')
-		  OR EXISTS (SELECT 1 FROM reconcile_evidence e WHERE e.operation_id = o.operation_id AND e.verdict = 'succeeded')
-		  OR EXISTS (SELECT 1 FROM operator_notes n WHERE n.operation_id = o.operation_id AND n.action = 'resolve')
-		  OR action = 'provision_customer' AND (SELECT COUNT(*) FROM partner_operations c WHERE c.parent_operation_id = o.operation_id AND c.status = 'succeeded') >= 3))`) {
-		s.t.Errorf("I6: %s has succeeded, and nothing tells so", id)
-	}
-	s.recordedFirst(state)
-	s.accountedFor(state)
-}
-
-// oneGroupEach is I1. A stranger's groups are not ours to answer for.
-func (s *scene) oneGroupEach(state modelgatetest.State) {
-	s.t.Helper()
-	foreign := map[string]bool{}
-	for _, e := range state.Audit {
-		foreign[e.Target.ID] = foreign[e.Target.ID] || e.Action == "group.create" && s.strangers[e.IdempotencyKey]
-	}
-	for customer, groups := range state.LiveGroups() {
-		if ours := slices.DeleteFunc(groups, func(id string) bool { return foreign[id] }); len(ours) > 1 {
-			s.t.Errorf("I1: %s has the groups %q", customer, ours)
-		}
-	}
-}
-
-// oneKeyEach is I2: what is usable here is the one that is active there.
-func (s *scene) oneKeyEach(state modelgatetest.State) {
-	s.t.Helper()
-	active := state.ActiveKeys()
-	for _, row := range s.strings(`
-		SELECT a.group_id || ' ' || k.purpose || ' ' || k.key_id FROM model_keys k JOIN billing_accounts a USING (customer_id)
-		WHERE k.status <> 'revoked' AND EXISTS (SELECT 1 FROM partner_operations o
-		  WHERE o.customer_id = k.customer_id AND o.action = 'provision_customer' AND o.status = 'succeeded')`) {
-		part := strings.Fields(row)
-		if there := active[modelgatetest.KeyUse{GroupID: part[0], Purpose: part[1]}]; !slices.Equal(there, part[2:]) {
-			s.t.Errorf("I2: group %s has for %s the keys %q, want %s", part[0], part[1], there, part[2])
-		}
-	}
-}
-
-// recordedFirst is I9: each request has an attempt, and no change is older than
-// the first of them.
-func (s *scene) recordedFirst(state modelgatetest.State) {
-	s.t.Helper()
-	for key, traffic := range state.Idempotency {
-		if s.strangers[key] {
-			continue
-		}
-		attempts := s.strings(`
-			SELECT a.started_at_ms FROM operation_attempts a JOIN partner_operations o USING (operation_id) WHERE o.idempotency_key = $1 ORDER BY 1`, key)
-		if len(attempts) < traffic.WireRequests {
-			s.t.Errorf("I9: %s was sent %d times, with %d attempts", key, traffic.WireRequests, len(attempts))
-			continue
-		}
-		for _, e := range state.Audit {
-			at, err := time.Parse(time.RFC3339Nano, e.OccurredAt)
-			if e.IdempotencyKey == key && (err != nil || number(at.UnixMilli()) < attempts[0]) {
-				s.t.Errorf("I9: %s took effect at %s, and was first recorded at %s (%v)", key, e.OccurredAt, attempts[0], err)
-			}
-		}
-	}
-}
-
-// accountedFor is I10: each change is one operation's, or a stranger's; and no
-// operation has changed more than one thing.
-func (s *scene) accountedFor(state modelgatetest.State) {
-	s.t.Helper()
-	changes := map[string]int{}
-	for _, e := range state.Audit {
-		if s.strangers[e.IdempotencyKey] {
-			continue
-		}
-		changes[e.IdempotencyKey]++
-		if ops := s.strings(`SELECT operation_id FROM partner_operations WHERE idempotency_key = $1`, e.IdempotencyKey); len(ops) != 1 || changes[e.IdempotencyKey] > 1 {
-			s.t.Errorf("I10: %s %s, change %d of the operations %q", e.Action, e.Target.ID, changes[e.IdempotencyKey], ops)
-		}
-	}
+	billingtest.World{DB: s.DB, Upstream: s.up, Strangers: s.strangers, Texts: map[string]string{"the log": s.log.String()}}.Check(s.t)
 }
 
 func (s *scene) attempts(o *Operation) []Attempt {
