@@ -246,6 +246,7 @@ var cliWrong = map[string][]string{
 	"MODELGATE_TIMEOUT":                    {"0s", "soon", "21s"},
 	"JPINTEL_BILLING_RETRY_BASE":           {"0s", "2", "-2s"},
 	"JPINTEL_BILLING_SETTLE":               {"0s", "soon", "-1m"},
+	"JPINTEL_BILLING_WORKERS":              {"0", "65", "-1", "many"},
 	"JPINTEL_BILLING_KILL_SWITCH":          {"on", "2"},
 	"JPINTEL_API_RATE":                     {"-1", "20/s"},
 	"JPINTEL_LOG_LEVEL":                    {"loud", "INFO"},

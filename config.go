@@ -65,6 +65,7 @@ type Config struct {
 	ModelGateModels   []string         `env:"MODELGATE_MODELS" form:"names, comma" doc:"models of a new group"`
 	BillingRetryBase  webhook.Duration `env:"JPINTEL_BILLING_RETRY_BASE" envDefault:"2s" form:"a duration like 2s" doc:"first step of the backoff between two sends of an operation; it doubles up to 15m"`
 	BillingSettle     webhook.Duration `env:"JPINTEL_BILLING_SETTLE" envDefault:"390s" form:"a duration like 390s" doc:"how long after a send a look at the partner API may not conclude yet that it did not happen"`
+	BillingWorkers    int              `env:"JPINTEL_BILLING_WORKERS" envDefault:"4" form:"a number from 1 to 64" doc:"operations in progress at a time, each of another customer"`
 	BillingKillSwitch bool             `env:"JPINTEL_BILLING_KILL_SWITCH" envDefault:"0" form:"0 or 1" doc:"1: not one request to the partner API; what is accepted is done afterwards"`
 
 	APIRate int `env:"JPINTEL_API_RATE" envDefault:"20" form:"a number, 0 for no limit" doc:"API calls a second, and as a burst, per customer"`
@@ -212,6 +213,7 @@ func (c *Config) validate() error {
 		wrong("MODELGATE_TIMEOUT", c.ModelGateTimeout > 0 && time.Duration(c.ModelGateTimeout) <= modelgate.Timeout),
 		wrong("JPINTEL_BILLING_RETRY_BASE", c.BillingRetryBase > 0),
 		wrong("JPINTEL_BILLING_SETTLE", c.BillingSettle > 0),
+		wrong("JPINTEL_BILLING_WORKERS", c.BillingWorkers > 0 && c.BillingWorkers <= 64),
 		wrong("JPINTEL_API_RATE", c.APIRate >= 0),
 		wrong("JPINTEL_SMTP_URL", c.SMTPURL == "" || validSMTP(string(c.SMTPURL), anySender)),
 		wrong("JPINTEL_MAIL_FROM", c.MailFrom == "" && c.SMTPURL == "" || validSMTP(anySMTP, c.MailFrom)),
