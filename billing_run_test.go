@@ -110,6 +110,7 @@ func TestS71NoSecretAnywhere(t *testing.T) {
 		g.next(create, gateRule{change: gateFailure(secretForm, write)})
 		k.signUp(customer)
 		k.becomes(customer, billing.NeedsAttention)
+		k.look(nil) // its failure is in the write-ahead log yet
 		parent := k.operations(customer)[len(k.operations(customer))-1]
 		k.ops("resolve", parent.OperationID, "--who", "aki", "--note", "its secret is lost", "--outcome", "replace_key").want(exitDone)
 		k.becomes(customer, billing.Ready)
