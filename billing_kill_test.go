@@ -27,6 +27,8 @@ type killScene struct {
 	db   string
 	up   *modelgatetest.Upstream
 	said map[string]string // what the processes have printed
+	// restored: the file does not know of all that was sent.
+	restored bool
 }
 
 // newKillScene begins with the upstream; start begins the server.
@@ -109,7 +111,7 @@ func (k *killScene) look(see func(*store.DB)) {
 }
 
 func (k *killScene) world(db *store.DB) billingtest.World {
-	return billingtest.World{DB: db, Upstream: k.up, Texts: k.said}
+	return billingtest.World{DB: db, Upstream: k.up, Texts: k.said, Restored: k.restored}
 }
 
 // rows reads lines of text out of a copy of the file.
@@ -469,5 +471,31 @@ func TestS70KilledBeforeTheSecret(t *testing.T) {
 	k.end()
 	if keys := k.up.State().Keys; len(keys) != 2 || keys[0].Status != "revoked" || keys[1].Status != "active" {
 		t.Errorf("%+v", keys)
+	}
+}
+
+// A backup is put back over a file that went on: nothing is sent that had been
+// done in the meantime, nor made twice.
+func TestARestoredFileIsLookedUpFirst(t *testing.T) {
+	t.Parallel()
+	k := newKillScene(t, modelgatetest.Options{SecretOnReplay: modelgatetest.SecretWithinRetention})
+	k.start("JPINTEL_BILLING_KILL_SWITCH=1")
+	k.signUp("cus_a")
+	k.stop()
+	backup, err := os.ReadFile(k.db) // nothing else: it was closed
+	k.must(err)
+	k.start()
+	k.becomes("cus_a", billing.Ready)
+	k.stop()
+	k.must(os.WriteFile(k.db, backup, 0o600))
+	k.restored = true
+	k.ops("restored").want(exitDone)
+	k.start()
+	state := k.readyOnce()
+	if seen := traffic(state, "create-group-"); seen.WireRequests != 1 {
+		t.Errorf("it was sent again: %+v", seen)
+	}
+	if got := k.rows(`SELECT group_concat(surface || ' ' || verdict) FROM reconcile_evidence`); got[0] != "groups succeeded" {
+		t.Errorf("%q", got)
 	}
 }

@@ -23,9 +23,6 @@ type Engine struct {
 	// Settle is how long after a send the upstream may still come to show its
 	// effect. Default DefaultSettle.
 	Settle time.Duration
-	// Recovered is when the file was restored from a backup; zero: never. What
-	// was accepted before is looked up before anything of it is sent.
-	Recovered time.Time
 	// Jitter is for tests: a number from 0 to most. Default: a random one.
 	Jitter func(most int64) int64
 }
@@ -63,6 +60,11 @@ func (e *Engine) stepOn(ctx context.Context, owner, id string) (worked bool, err
 func (e *Engine) process(ctx context.Context, o *Operation) error {
 	ctx, cancel := context.WithDeadline(ctx, o.lockedUntil.Add(-leaseMargin)) // of what is read
 	defer cancel()
+	control, err := store.ReadControl(e.DB.Reader(ctx))
+	if err != nil {
+		return err
+	}
+	o.behind = o.CreatedAt.Before(control.BillingRecovered) && o.reconciledAt.Before(control.BillingRecovered)
 	if done, err := e.readLate(ctx, o); done || err != nil {
 		return err
 	}
@@ -86,7 +88,7 @@ func (e *Engine) process(ctx context.Context, o *Operation) error {
 // mustReconcile says why an operation may not be sent, or "". Where that cannot
 // be known now, the operation is given back, and err is errGivenBack.
 func (e *Engine) mustReconcile(ctx context.Context, o *Operation) (code, message string, err error) {
-	if e.recovering(o) {
+	if o.behind {
 		return "recovery", "the file was restored: the upstream may know more of this than we do", nil
 	}
 	sends, err := sendsSince(e.DB.Reader(ctx), o)
@@ -101,12 +103,6 @@ func (e *Engine) mustReconcile(ctx context.Context, o *Operation) (code, message
 		return "replay_window_over", "the upstream may have forgotten the Idempotency-Key by now", nil
 	}
 	return "", "", err
-}
-
-// recovering reports whether the file may be behind the upstream in what it
-// knows of the operation.
-func (e *Engine) recovering(o *Operation) bool {
-	return !e.Recovered.IsZero() && o.CreatedAt.Before(e.Recovered) && o.reconciledAt.Before(e.Recovered)
 }
 
 // sendsSince counts the sends that the upstream has not been asked about since.

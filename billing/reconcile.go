@@ -104,7 +104,7 @@ func (e *Engine) reconcile(ctx context.Context, o *Operation) error {
 	if errors.Is(ctx.Err(), context.Canceled) { // this program is stopping: what it has read is no evidence
 		return e.giveBack(ctx, o, time.Now())
 	}
-	if e.recovering(o) && time.Since(o.CreatedAt) >= replayWindow { // when it was first sent is not known
+	if o.behind && time.Since(o.CreatedAt) >= replayWindow { // when it was first sent is not known
 		inWindow = false
 	}
 	return e.write(ctx, func(tx *store.Tx) error { return e.judge(ctx, tx, o, findings, found, last, inWindow) })
@@ -113,7 +113,7 @@ func (e *Engine) reconcile(ctx context.Context, o *Operation) error {
 // shouldReplay reports whether the original request is the better question: the
 // last send left it open, and this has not been tried since.
 func (e *Engine) shouldReplay(ctx context.Context, o *Operation) (bool, error) {
-	if o.SendState == "not_sent" || e.recovering(o) {
+	if o.SendState == "not_sent" || o.behind {
 		return false, nil
 	}
 	q := e.DB.Reader(ctx)

@@ -212,7 +212,9 @@ func TestAfterARestoreTheUpstreamIsAskedFirst(t *testing.T) {
 		s.stranger("POST", "/groups", "create-group-for-customer:cus_a:1", `{"name":"cus_a","external_ref":"cus_a:signup:1"}`)
 		s.signUp("cus_b") // this one never was
 		time.Sleep(8 * 24 * time.Hour)
-		s.engine.Recovered = time.Now()
+		if err := s.DB.Write(context.Background(), store.SetBillingRecovered); err != nil {
+			t.Fatal(err)
+		}
 		s.ready("cus_a", "100.00")
 		if o := s.want("cus_a", CreateGroup, Succeeded); o.AttemptCount != 0 {
 			t.Errorf("%d attempts", o.AttemptCount)
