@@ -307,6 +307,9 @@ func (c *chaos) rest() {
 		c.work(72 * time.Hour)
 	}
 	billingtest.World{DB: c.DB, Upstream: c.up}.Settled(c.t)
+	for _, id := range c.strings(`SELECT operation_id FROM operation_attempts GROUP BY 1 HAVING COUNT(*) > 100 UNION SELECT operation_id FROM reconcile_evidence GROUP BY 1 HAVING COUNT(*) > 400`) {
+		c.t.Errorf("%s has come round and round", id)
+	}
 	for i := range c.customers + 1 {
 		customer := fmt.Sprint("cus_", i)
 		got, err := customerStatus(c.DB.Reader(context.Background()), customer)

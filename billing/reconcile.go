@@ -28,6 +28,9 @@ const (
 	longestLook = time.Hour
 	lookFor     = 24 * time.Hour
 	fewestLooks = 20
+	// mostAbsences is how often looks may end with the same bytes being sent again,
+	// and nothing there afterwards, two looks each time.
+	mostAbsences = 3
 	// auditMargin is how far around the sends audit events are looked for; what
 	// the two clocks differ by comes on top.
 	auditMargin = 15 * time.Minute
@@ -171,7 +174,7 @@ func (e *Engine) judge(ctx context.Context, tx *store.Tx, o *Operation, findings
 		case before.IsZero() || tx.Now.Sub(before) < apart:
 			return o.release(tx, tx.Now.Add(apart))
 		case inWindow:
-			return o.sendAgain(tx)
+			return e.sendAgain(tx, o)
 		}
 		e.alarm(o, "not_executed")
 		return o.notExecuted(tx)
@@ -185,6 +188,27 @@ func (e *Engine) judge(ctx context.Context, tx *store.Tx, o *Operation, findings
 		return o.escalate(tx, "inconclusive", "a day of looking has not settled it; the last look failed: "+f.code)
 	}
 	return o.release(tx, tx.Now.Add(doubled(min(firstLook, e.settleTime()), looks, longestLook)))
+}
+
+// sendAgain is T19 where the same key can still bring it about: not where the
+// upstream has a failure in store for it, nor where it was of no use before.
+func (e *Engine) sendAgain(tx *store.Tx, o *Operation) error {
+	if o.replayed5xx > 1 {
+		e.alarm(o, "stored_failure")
+		return o.escalate(tx, "stored_failure", "the upstream has nothing of it, and answers this Idempotency-Key with the failure that it has stored")
+	}
+	var absences int
+	err := tx.QueryRow(`
+		SELECT COUNT(*) FROM reconcile_evidence WHERE operation_id = $1 AND surface = 'audit' AND verdict = $2
+		AND at_ms > COALESCE((SELECT MAX(at_ms) FROM operator_notes WHERE operation_id = $1 AND who <> $3), 0)`, o.OperationID, string(verdictAbsent), system).Scan(&absences)
+	if err != nil {
+		return fmt.Errorf("reading evidence: %w", err)
+	}
+	if absences < 2*mostAbsences {
+		return o.sendAgain(tx)
+	}
+	e.alarm(o, "absent_again")
+	return o.escalate(tx, "absent_again", "sent again and again, the upstream has nothing of it")
 }
 
 // verdictWords tell the operator what a verdict means.

@@ -146,6 +146,40 @@ func TestWhatIsAbsentInTheWindowIsSentAgain(t *testing.T) {
 	})
 }
 
+// The same key for six days is of no use where the upstream goes on saying no:
+// sooner or later that is the answer, or a person has to look.
+func TestSendingAgainHasAnEnd(t *testing.T) {
+	refused := func(do string) []modelgatetest.Rule {
+		return []modelgatetest.Rule{fault("POST", groupsPath, modelgatetest.AtAfterExecute, "reset", 1), fault("POST", groupsPath, modelgatetest.AtBeforeExecute, do, 0)}
+	}
+	for name, c := range map[string]struct {
+		rules []modelgatetest.Rule
+		most  int
+		want  Status
+		code  string
+	}{
+		"a stored failure":     {[]modelgatetest.Rule{fault("POST", groupsPath, modelgatetest.AtBeforeExecute, "status:500 saved", 1)}, 3, ReconciliationNeeded, "stored_failure"},
+		"a refusal after all":  {refused("status:422 code:model_unknown"), 3, FailedFinal, "model_unknown"},
+		"a reference of none":  {refused("status:409 code:external_ref_conflict"), mostAbsences + 2, ReconciliationNeeded, "absent_again"},
+		"an answer to nothing": {[]modelgatetest.Rule{fault("POST", groupsPath, modelgatetest.AtAfterExecute, "reset", 0)}, mostAbsences * (maxSends + 1), ReconciliationNeeded, "absent_again"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			scenario(t, modelgatetest.Options{}, func(t *testing.T, s *scene) {
+				s.rules(c.rules...)
+				s.signUp("cus_a")
+				s.work(5 * 24 * time.Hour)
+				o := s.want("cus_a", CreateGroup, c.want)
+				if deref(o.ErrorCode) != c.code || s.wire(o).WireRequests > c.most {
+					t.Errorf("%s after %d requests", deref(o.ErrorCode), s.wire(o).WireRequests)
+				}
+				s.outside(func() error { s.up.ClearFaults(); return nil })
+				s.resolve(o, resolveNewVersion)
+				s.ready("cus_a", "100.00")
+			})
+		})
+	}
+}
+
 // What is gone again is a person's to explain.
 func TestAGroupThatWasDeleted(t *testing.T) {
 	scenario(t, modelgatetest.Options{}, func(t *testing.T, s *scene) {
