@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"regexp"
 	"strings"
 	"testing"
@@ -18,7 +19,8 @@ import (
 )
 
 // S40: sixteen workers in the server, and commands beside it, on one file, while
-// dozens of customers sign up at an upstream that fails in many ways.
+// dozens of customers sign up, and have much changed at once, at an upstream that
+// fails in many ways.
 func TestS40CommandsBesideTheServer(t *testing.T) {
 	t.Parallel()
 	customers := 48
@@ -37,7 +39,40 @@ func TestS40CommandsBesideTheServer(t *testing.T) {
 	for i := range customers {
 		k.signUp(fmt.Sprint("cus_", i))
 	}
-	commands := 0
+	commands := k.besides(t, random)
+	for i := range customers {
+		k.change(fmt.Sprint("cus_", i))
+	}
+	commands += k.besides(t, random)
+	k.end()
+	k.look(func(db *store.DB) { k.oneAtATime(db) })
+	state := k.up.State()
+	if len(state.Groups) != customers || len(state.Keys) != 3*customers {
+		t.Errorf("%d groups and %d keys for %d customers", len(state.Groups), len(state.Keys), customers)
+	}
+	for group, limits := range state.Limits {
+		if limits.SpendLimit != "300.00" {
+			t.Errorf("the limit of %s is %s", group, limits.SpendLimit)
+		}
+	}
+	t.Logf("%d commands beside %d requests", commands, state.Requests)
+}
+
+// change has much of a customer changed at once.
+func (k *killScene) change(customer string) {
+	k.t.Helper()
+	path := "/v1/admin/customers/" + customer
+	for i, call := range []struct{ what, body string }{
+		{"/limit", `{"spend_limit":"250.00","approved_by":"aki"}`}, {"/limit", `{"spend_limit":"300.00","approved_by":"aki"}`},
+		{"/model-keys", `{"action":"create","purpose":"a"}`}, {"/model-keys", `{"action":"create","purpose":"b"}`},
+	} {
+		k.must(k.client.adminOnce(k.t.Context(), fmt.Sprint(customer, i), path+call.what, json.RawMessage(call.body), nil))
+	}
+}
+
+// besides runs commands about what is open until nothing is, and says how many.
+func (k *killScene) besides(t *testing.T, random *rand.Rand) (commands int) {
+	t.Helper()
 	for open := k.open(); len(open) > 0; open = k.open() {
 		one, other := open[random.IntN(len(open))], open[random.IntN(len(open))]
 		for _, p := range []*proc{k.beside("reconcile", one.OperationID), k.beside("retry", other.OperationID), k.beside("reconcile", other.OperationID)} {
@@ -46,23 +81,22 @@ func TestS40CommandsBesideTheServer(t *testing.T) {
 			}
 		}
 	}
-	k.end()
-	k.look(func(db *store.DB) {
-		crashRows(t, db, `
-			SELECT a.operation_id || ' ' || a.attempt_no FROM operation_attempts a JOIN partner_operations oa ON oa.operation_id = a.operation_id
-			JOIN partner_operations ob ON ob.customer_id = oa.customer_id JOIN operation_attempts b ON b.operation_id = ob.operation_id
-			WHERE (a.operation_id <> b.operation_id OR a.attempt_no <> b.attempt_no) AND a.started_at_ms < b.started_at_ms AND b.started_at_ms < a.finished_at_ms`,
-			func(scan func(...any) error) error {
-				var attempt string
-				err := scan(&attempt)
-				t.Errorf("there was another request of this customer's during attempt %s", attempt)
-				return err
-			})
-	})
-	if state := k.up.State(); len(state.Groups) != customers || len(state.Keys) != customers {
-		t.Errorf("%d groups and %d keys for %d customers", len(state.Groups), len(state.Keys), customers)
-	}
-	t.Logf("%d commands beside %d requests", commands, k.up.State().Requests)
+	return commands
+}
+
+// oneAtATime asserts that no customer had two requests under way at a time.
+func (k *killScene) oneAtATime(db *store.DB) {
+	k.t.Helper()
+	crashRows(k.t, db, `
+		SELECT a.operation_id || ' ' || a.attempt_no FROM operation_attempts a JOIN partner_operations oa ON oa.operation_id = a.operation_id
+		JOIN partner_operations ob ON ob.customer_id = oa.customer_id JOIN operation_attempts b ON b.operation_id = ob.operation_id
+		WHERE (a.operation_id <> b.operation_id OR a.attempt_no <> b.attempt_no) AND a.started_at_ms < b.started_at_ms AND b.started_at_ms < a.finished_at_ms`,
+		func(scan func(...any) error) error {
+			var attempt string
+			err := scan(&attempt)
+			k.t.Errorf("there was another request of this customer's during attempt %s", attempt)
+			return err
+		})
 }
 
 // open are some operations that go on by themselves.
