@@ -132,6 +132,7 @@ func (e *Engine) inWindow(ctx context.Context, o *Operation) (bool, error) {
 	}
 	found, err := e.Client.Wallet(ctx)
 	if err != nil && found.Status == 0 { // a send would not get through either
+		e.Log.Warn("operation_waits", "operation_id", o.OperationID, "action", string(o.Action), "code", "upstream_unreachable")
 		return false, e.giveBack(ctx, o, now.Add(e.backoff(o.AttemptCount)))
 	}
 	if found.Date.IsZero() {
