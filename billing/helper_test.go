@@ -8,6 +8,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -49,13 +51,51 @@ func scenario(t *testing.T, options modelgatetest.Options, play func(t *testing.
 	options.Now = func() time.Time { return time.Unix(0, clock.Load()) }
 	up := modelgatetest.New(options).Start(t)
 	outside := outsider(t)
+	file := newFile(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := &scene{t: t, up: up, outside: outside, strangers: map[string]bool{}, clock: clock, log: &strings.Builder{}}
-		s.open(storetest.New(t))
+		s.open(storetest.Open(t, file))
 		play(t, s)
 		s.holds()
 		storetest.Check(t, s.DB)
 	})
+}
+
+// emptyFile is a file with nothing in it: to make one takes longer than many a
+// scene.
+var emptyFile = sync.OnceValues(func() (text []byte, err error) {
+	dir, err := os.MkdirTemp("", "jpintel-empty-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	keys, err := store.ParseKeyring(storetest.MasterKeys, storetest.Salt)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "jpintel.db")
+	db, err := store.Open(context.Background(), path, store.Options{Server: true, Keys: keys})
+	if err != nil {
+		return nil, err
+	}
+	if err := db.Close(); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
+
+// newFile is a copy of it.
+func newFile(t testing.TB) (path string) {
+	t.Helper()
+	path = filepath.Join(t.TempDir(), "jpintel.db")
+	text, err := emptyFile()
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 // outsider returns what runs functions outside of every bubble.

@@ -31,8 +31,11 @@ var race = func() bool {
 // JPINTEL_TEST_SEED=seed go test ./billing -run 'TestS79/run_7$'.
 func TestS79Property(t *testing.T) {
 	runs, steps := 40, 250 // 10,000
-	if race || testing.Short() {
+	if testing.Short() {
 		runs = 4
+	}
+	if race {
+		runs = 2
 	}
 	seed := rand.Uint64()
 	if text := os.Getenv("JPINTEL_TEST_SEED"); text != "" {
