@@ -16,6 +16,7 @@ type opsCmd struct {
 	Retry     opsRetryCmd     `cmd:"" help:"Have an operation go on now: the same request under the same key."`
 	Reconcile opsReconcileCmd `cmd:"" help:"Ask the partner API now what has become of an operation."`
 	Resolve   opsResolveCmd   `cmd:"" help:"Decide about an operation that is in the queue."`
+	Restored  opsRestoredCmd  `cmd:"" help:"Say that this file was restored from a backup: what was accepted until now is looked up before it is sent."`
 
 	Sweep       opsSweepCmd       `cmd:"" help:"Hold the partner API and Stripe against the file now, or show when that was last done."`
 	Findings    opsFindingsCmd    `cmd:"" help:"List where the outside world and the file disagree, the newest first."`
@@ -130,4 +131,11 @@ func (c *opsResolveCmd) Run(ctx context.Context, a *app) error {
 		}
 		return show(a, record)
 	})
+}
+
+type opsRestoredCmd struct{}
+
+// Run notes that the file was restored, for servers and commands alike.
+func (opsRestoredCmd) Run(ctx context.Context, a *app) error {
+	return a.withDB(ctx, func(db *store.DB) error { return db.Write(ctx, store.SetBillingRecovered) })
 }

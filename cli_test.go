@@ -246,6 +246,7 @@ var cliWrong = map[string][]string{
 	"MODELGATE_TIMEOUT":                    {"0s", "soon", "21s"},
 	"JPINTEL_BILLING_RETRY_BASE":           {"0s", "2", "-2s"},
 	"JPINTEL_BILLING_SETTLE":               {"0s", "soon", "-1m"},
+	"JPINTEL_BILLING_WORKERS":              {"0", "65", "-1", "many"},
 	"JPINTEL_BILLING_KILL_SWITCH":          {"on", "2"},
 	"JPINTEL_STRIPE_WEBHOOK_SECRETS":       {"secret", "whsec_short", "sk_live_0123456789abcdef0123", "whsec_0123456789abcdef,", "whsec_0123456789abcdef, whsec_0123456789abcdef"},
 	"JPINTEL_STRIPE_LIVEMODE":              {"live", "2"},

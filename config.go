@@ -68,6 +68,7 @@ type Config struct {
 	ModelGateModels   []string         `env:"MODELGATE_MODELS" form:"names, comma" doc:"models of a new group"`
 	BillingRetryBase  webhook.Duration `env:"JPINTEL_BILLING_RETRY_BASE" envDefault:"2s" form:"a duration like 2s" doc:"first step of the backoff between two sends of an operation; it doubles up to 15m"`
 	BillingSettle     webhook.Duration `env:"JPINTEL_BILLING_SETTLE" envDefault:"390s" form:"a duration like 390s" doc:"how long after a send a look at the partner API may not conclude yet that it did not happen"`
+	BillingWorkers    int              `env:"JPINTEL_BILLING_WORKERS" envDefault:"4" form:"a number from 1 to 64" doc:"operations in progress at a time, each of another customer"`
 	BillingKillSwitch bool             `env:"JPINTEL_BILLING_KILL_SWITCH" envDefault:"0" form:"0 or 1" doc:"1: not one request to the partner API; what is accepted is done afterwards"`
 	UsagePoll         webhook.Duration `env:"JPINTEL_USAGE_POLL" envDefault:"1m" form:"a duration like 1m" doc:"how often the partner API is asked what customers have used"`
 	UsageSettle       webhook.Duration `env:"JPINTEL_USAGE_SETTLE" envDefault:"1h" form:"a duration like 1h" doc:"how long a day and its usage have to be over before they are closed and taken from the credit"`
@@ -240,6 +241,7 @@ func (c *Config) validate() error {
 		wrong("JPINTEL_BILLING_SWEEP_EVERY", time.Duration(c.BillingSweepEvery) >= time.Minute),
 		wrong("JPINTEL_STRIPE_API_KEY", c.StripeKey == "" || stripe.ValidAPIKey(string(c.StripeKey))),
 		wrong("JPINTEL_STRIPE_BASE_URL", validStripe(c.StripeURL)),
+		wrong("JPINTEL_BILLING_WORKERS", c.BillingWorkers > 0 && c.BillingWorkers <= 64),
 		wrong("JPINTEL_API_RATE", c.APIRate >= 0),
 		wrong("JPINTEL_SMTP_URL", c.SMTPURL == "" || validSMTP(string(c.SMTPURL), anySender)),
 		wrong("JPINTEL_MAIL_FROM", c.MailFrom == "" && c.SMTPURL == "" || validSMTP(anySMTP, c.MailFrom)),

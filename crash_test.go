@@ -128,7 +128,9 @@ type crash struct {
 	serverKills       int
 }
 
-func newCrash(t *testing.T, scale crashScale) *crash {
+// seeded is a generator whose seed is printed, or was given.
+func seeded(t testing.TB) *rand.Rand {
+	t.Helper()
 	seed := uint64(time.Now().UnixNano())
 	if text := os.Getenv("JPINTEL_TEST_SEED"); text != "" {
 		var err error
@@ -137,8 +139,12 @@ func newCrash(t *testing.T, scale crashScale) *crash {
 		}
 	}
 	t.Logf("to kill at these points again: JPINTEL_TEST_SEED=%d", seed)
+	return rand.New(rand.NewPCG(seed, 0))
+}
+
+func newCrash(t *testing.T, scale crashScale) *crash {
 	c := &crash{
-		dir: t.TempDir(), random: rand.New(rand.NewPCG(seed, 0)),
+		dir: t.TempDir(), random: seeded(t),
 		programs: crashPrograms(scale), receiver: newCrashReceiver(t),
 	}
 	c.db = c.dir + "/jpintel.db"

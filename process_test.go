@@ -218,8 +218,14 @@ func procServe(t testing.TB, db string, environment ...string) *procServer {
 // procServeAs is procServe for a server that a client knew before.
 func procServeAs(t testing.TB, client *apiClient, db string, environment ...string) *procServer {
 	t.Helper()
+	return procServeCommand(t, client, procCommand([]string{"serve"}, append(procEnv(db), environment...)...), func(*proc) {})
+}
+
+// procServeCommand starts a prepared server. died is told of one that has ended
+// at once.
+func procServeCommand(t testing.TB, client *apiClient, cmd *exec.Cmd, died func(*proc)) *procServer {
+	t.Helper()
 	addr := make(chan string, 1)
-	cmd := procCommand([]string{"serve"}, append(procEnv(db), environment...)...)
 	p := procStart(t, cmd, func(line []byte) {
 		var entry struct{ Msg, Addr string }
 		if json.Unmarshal(line, &entry) == nil && entry.Msg == "listening" {
@@ -238,6 +244,7 @@ func procServeAs(t testing.TB, client *apiClient, db string, environment ...stri
 	case at := <-addr:
 		client.base = "http://" + at
 	case <-p.exited:
+		died(p)
 		t.Fatalf("the server did not start: %v", p.cmd.ProcessState)
 	case <-time.After(procPatience):
 		t.Fatal("the server does not listen")

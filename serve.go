@@ -107,7 +107,7 @@ func (a *app) serve(ctx context.Context, db *store.DB, log *slog.Logger) error {
 func (a *app) api(db *store.DB, log *slog.Logger, guard *webhook.Guard, sender *webhook.Sender, upstream *modelgate.Client, mails *mail.Sender) *api {
 	outbox := webhook.NewOutbox()
 	engine := a.operations(db, outbox, log, upstream)
-	operations := billing.NewWorker(engine, billing.WorkerOptions{Tick: time.Duration(a.config.Tick), KillSwitch: a.config.BillingKillSwitch,
+	operations := billing.NewWorker(engine, billing.WorkerOptions{Workers: a.config.BillingWorkers, Tick: time.Duration(a.config.Tick), KillSwitch: a.config.BillingKillSwitch,
 		Poll: time.Duration(a.config.UsagePoll), UsageSettle: time.Duration(a.config.UsageSettle), Sweeper: a.sweeper(engine)})
 	engine.Rules.Wake = operations.Wake
 	state := &programs.Service{DB: db, Outbox: outbox}

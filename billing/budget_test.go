@@ -10,6 +10,7 @@ import (
 	"pgregory.net/rapid"
 
 	"jpintel/billing/modelgate"
+	"jpintel/billing/modelgatetest"
 	"jpintel/billing/money"
 	"jpintel/store"
 	"jpintel/webhook"
@@ -45,9 +46,11 @@ func (m *budgetModel) move(spend, limit *big.Rat) {
 
 // Usage that comes, turns out cheaper or dearer, and limits that change, in any
 // order: what is told is what the rule says.
-func TestBudgetsAreToldByTheRule(t *testing.T) { simulated(t, testBudgetsByTheRule) }
+func TestBudgetsAreToldByTheRule(t *testing.T) {
+	scenario(t, modelgatetest.Options{}, testBudgetsByTheRule)
+}
 
-func testBudgetsByTheRule(t *testing.T, b *bench) {
+func testBudgetsByTheRule(t *testing.T, b *scene) {
 	p := newPoller(b.engine, 0)
 	run := 0
 	inBubble := struct{ rapid.TB }{t} // a deadline there is of another clock
@@ -89,8 +92,7 @@ func testBudgetsByTheRule(t *testing.T, b *bench) {
 			model.move(spend, model.limit)
 		}
 		var got []string
-		s := &scene{bench: b}
-		for _, e := range told(s, func(e webhook.BudgetThresholdCrossed, _ string) [2]string {
+		for _, e := range told(b, func(e webhook.BudgetThresholdCrossed, _ string) [2]string {
 			return [2]string{e.CustomerID, fmt.Sprintf("%d%% of %s", e.ThresholdPercent, ratOf(t, e.Limit).FloatString(12))}
 		}) {
 			if e[0] == customer {

@@ -23,9 +23,6 @@ type Engine struct {
 	// Settle is how long after a send the upstream may still come to show its
 	// effect. Default DefaultSettle.
 	Settle time.Duration
-	// Recovered is when the file was restored from a backup; zero: never. What
-	// was accepted before is looked up before anything of it is sent.
-	Recovered time.Time
 	// Jitter is for tests: a number from 0 to most. Default: a random one.
 	Jitter func(most int64) int64
 
@@ -65,6 +62,13 @@ func (e *Engine) stepOn(ctx context.Context, owner, id string) (worked bool, err
 func (e *Engine) process(ctx context.Context, o *Operation) error {
 	ctx, cancel := context.WithDeadline(ctx, o.lockedUntil.Add(-leaseMargin)) // of what is read
 	defer cancel()
+	control, err := store.ReadControl(e.DB.Reader(ctx))
+	if err != nil {
+		return err
+	}
+	// A payment's operation may be younger than the restored file and be about what
+	// was done before: the payment's events come again.
+	o.behind = o.reconciledAt.Before(control.BillingRecovered) && (o.CreatedAt.Before(control.BillingRecovered) || o.movesCredit())
 	if done, err := e.readLate(ctx, o); done || err != nil {
 		return err
 	}
@@ -88,7 +92,7 @@ func (e *Engine) process(ctx context.Context, o *Operation) error {
 // mustReconcile says why an operation may not be sent, or "". Where that cannot
 // be known now, the operation is given back, and err is errGivenBack.
 func (e *Engine) mustReconcile(ctx context.Context, o *Operation) (code, message string, err error) {
-	if e.recovering(o) {
+	if o.behind {
 		return "recovery", "the file was restored: the upstream may know more of this than we do", nil
 	}
 	sends, err := sendsSince(e.DB.Reader(ctx), o)
@@ -103,13 +107,6 @@ func (e *Engine) mustReconcile(ctx context.Context, o *Operation) (code, message
 		return "replay_window_over", "the upstream may have forgotten the Idempotency-Key by now", nil
 	}
 	return "", "", err
-}
-
-// recovering reports whether the file may be behind the upstream in what it
-// knows of the operation. A payment's may be younger than the file and be about
-// what was done before: its events come again.
-func (e *Engine) recovering(o *Operation) bool {
-	return !e.Recovered.IsZero() && (o.CreatedAt.Before(e.Recovered) || o.movesCredit()) && o.reconciledAt.Before(e.Recovered)
 }
 
 // sendsSince counts the sends that the upstream has not been asked about since.
@@ -139,6 +136,7 @@ func (e *Engine) inWindow(ctx context.Context, o *Operation) (bool, error) {
 	}
 	found, err := e.Client.Wallet(ctx)
 	if err != nil && found.Status == 0 { // a send would not get through either
+		e.Log.Warn("operation_waits", "operation_id", o.OperationID, "action", string(o.Action), "code", "upstream_unreachable")
 		return false, e.giveBack(ctx, o, now.Add(e.backoff(o.AttemptCount)))
 	}
 	if found.Date.IsZero() {

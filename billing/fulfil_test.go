@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
+	"jpintel/billing/modelgatetest"
 	"jpintel/billing/stripe"
 	"jpintel/billing/stripe/stripetest"
 	"jpintel/store"
@@ -18,8 +18,8 @@ import (
 // itself a few times, keeps nobody else waiting, and is rerun when the cause is
 // gone, without Stripe.
 func TestS61AnEventThatFails(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPaymentBench(t)
+	scenario(t, modelgatetest.Options{}, func(t *testing.T, s *scene) {
+		p := withPayments(s)
 		broken := true
 		p.outcome = func(tx *store.Tx, e *stripe.Event) (applied, error) {
 			if _, _, err := store.CreateCustomer(tx, store.Customer{CustomerID: "cus_of_" + e.ID, Tier: store.TierFree}); err != nil {

@@ -3,277 +3,126 @@ package billing
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"jpintel/billing/billingtest"
 	"jpintel/billing/modelgate"
+	"jpintel/billing/modelgatetest"
 	"jpintel/store"
 	"jpintel/store/storetest"
 	"jpintel/webhook"
 )
 
-const testKey = "mgp_0123456789abcdefghij"
-
-// partner is a partner API that does just enough for these tests. A fault may
-// stand before or after what it does.
-type partner struct {
-	mu       sync.Mutex
-	groups   []map[string]any
-	keys     []map[string]any
-	limits   map[string]map[string]any // by group
-	stored   map[string]stored         // by Idempotency-Key
-	audit    []map[string]any
-	sent     []sent
-	running  map[string]int // by Idempotency-Key
-	most     int            // requests at a time under one key
-	wallet   string
-	clock    func() time.Time            // for the Date header; nil: the server's own
-	hideList bool                        // lists show nothing
-	noSecret bool                        // even the first answer has none
-	requests func(w http.ResponseWriter) // what customers have used
-
-	// before may answer in place of what a mutation does; after may spoil the
-	// answer. n counts mutations from 1.
-	before, after func(n int, w http.ResponseWriter, r *http.Request) (handled bool)
-}
-
-type stored struct {
-	request, body string
-	status        int
-}
-
-// sent is one mutation as it came over the wire.
-type sent struct{ method, path, key, body string }
-
-func newPartner() *partner {
-	return &partner{limits: map[string]map[string]any{}, stored: map[string]stored{}, running: map[string]int{}, wallet: "1000.00"}
-}
-
-// cut closes the connection without an answer.
-func cut() bool { panic(http.ErrAbortHandler) }
-
-// status answers with an error of the upstream's.
-func status(w http.ResponseWriter, status int, code string) bool {
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	fmt.Fprintf(w, `{"error":{"code":%q,"message":"words","type":"server"}}`, code)
-	return true
-}
-
-func (p *partner) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if p.clock != nil {
-		w.Header().Set("Date", p.clock().UTC().Format(http.TimeFormat))
-	}
-	w.Header().Set("Content-Type", "application/json")
-	if r.Method == "GET" {
-		p.read(w, r)
-		return
-	}
-	body, _ := io.ReadAll(r.Body)
-	key := r.Header.Get("Idempotency-Key")
-	p.mu.Lock()
-	p.sent = append(p.sent, sent{r.Method, r.URL.Path, key, string(body)})
-	n := len(p.sent)
-	p.running[key]++
-	p.most = max(p.most, p.running[key])
-	w.Header().Set("X-Request-Id", fmt.Sprintf("req_%d", n))
-	before, after := p.before, p.after
-	p.mu.Unlock()
-	defer func() { p.mu.Lock(); p.running[key]--; p.mu.Unlock() }()
-	if before != nil && before(n, w, r) {
-		return
-	}
-	code, text, replayed := p.do(r, key, string(body), n)
-	if after != nil && after(n, w, r) {
-		return
-	}
-	if replayed {
-		w.Header().Set("Idempotent-Replayed", "true")
-	}
-	w.WriteHeader(code)
-	_, _ = io.WriteString(w, text)
-}
-
-// do is a mutation under its key.
-func (p *partner) do(r *http.Request, key, body string, n int) (status int, text string, replayed bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	request := r.Method + r.URL.Path + body
-	if s, ok := p.stored[key]; ok {
-		if s.request != request {
-			return 409, `{"error":{"code":"idempotency_key_reused","message":"words"}}`, false
-		}
-		return s.status, s.body, true
-	}
-	status, o := p.execute(r, body, n)
-	first, _ := json.Marshal(o)
-	if o["secret"] != nil {
-		o["secret"], o["secret_available"] = nil, false
-	}
-	again, _ := json.Marshal(o)
-	p.stored[key] = stored{request, string(again), status}
-	return status, string(first), false
-}
-
-func (p *partner) execute(r *http.Request, body string, n int) (int, map[string]any) {
-	var in map[string]any
-	_ = json.Unmarshal([]byte(body), &in)
-	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	note := func(action, id string) {
-		p.audit = append(p.audit, map[string]any{"id": fmt.Sprintf("aud_%d", n), "request_id": fmt.Sprintf("req_%d", n), "action": action, "target": map[string]any{"type": parts[0], "id": id},
-			"source_ip": "192.0.2.1", "status": "succeeded", "metadata": map[string]any{}, "occurred_at": "2026-05-14T00:00:00Z"})
-	}
-	switch {
-	case r.Method == "POST" && r.URL.Path == "/groups":
-		g := map[string]any{"id": fmt.Sprintf("grp_%d", len(p.groups)+1), "external_ref": in["external_ref"], "name": in["name"], "status": "active", "spend_limit": in["spend_limit"], "period": in["period"]}
-		p.groups = append(p.groups, g)
-		note("group.create", g["id"].(string))
-		return 201, g
-	case r.Method == "POST" && parts[2] == "keys":
-		k := map[string]any{"id": fmt.Sprintf("key_%d", len(p.keys)+1), "group_id": parts[1], "purpose": in["purpose"], "external_ref": in["external_ref"], "prefix": "mg_ab12", "status": "active"}
-		p.keys = append(p.keys, k)
-		note("key.create", k["id"].(string))
-		answer := map[string]any{"secret": fmt.Sprintf("mg_ab12_secret_number_%d", len(p.keys)), "secret_available": true}
-		if p.noSecret {
-			answer = map[string]any{"secret": nil, "secret_available": false}
-		}
-		for name, v := range k {
-			answer[name] = v
-		}
-		return 201, answer
-	case r.Method == "PATCH" && len(parts) == 3:
-		in["group_id"], in["usage_in_period"], in["version"] = parts[1], "0.00", 1
-		p.limits[parts[1]] = in
-		note("limit.update", parts[1])
-		return 200, in
-	case r.Method == "PATCH":
-		g := p.find(p.groups, parts[1])
-		g["status"] = in["status"]
-		note("group.update", parts[1])
-		return 200, g
-	case r.Method == "DELETE":
-		k := p.find(p.keys, parts[1])
-		k["status"] = "revoked"
-		note("key.revoke", parts[1])
-		return 200, map[string]any{"id": parts[1], "status": "revoked", "revoked_at": "2026-05-14T00:00:00Z"}
-	}
-	return 404, map[string]any{"error": map[string]any{"code": "not_found"}}
-}
-
-func (p *partner) find(all []map[string]any, id string) map[string]any {
-	for _, o := range all {
-		if o["id"] == id {
-			return o
-		}
-	}
-	return nil
-}
-
-func (p *partner) read(w http.ResponseWriter, r *http.Request) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	list := func(all []map[string]any, match func(map[string]any) bool) {
-		found := []map[string]any{}
-		for _, o := range all {
-			if match(o) && !p.hideList {
-				found = append(found, o)
-			}
-		}
-		_ = json.NewEncoder(w).Encode(map[string]any{"data": found, "next_cursor": nil})
-	}
-	one := func(o map[string]any) {
-		if o == nil {
-			status(w, 404, strings.TrimSuffix(parts[0], "s")+"_not_found")
-			return
-		}
-		_ = json.NewEncoder(w).Encode(o)
-	}
-	ref := r.URL.Query().Get("external_ref")
-	switch {
-	case r.URL.Path == "/balance":
-		one(map[string]any{"balance": p.wallet, "currency": "USD", "as_of": "2026-05-14T00:00:00Z"})
-	case r.URL.Path == "/requests":
-		p.requests(w)
-	case r.URL.Path == "/groups":
-		list(p.groups, func(g map[string]any) bool { return g["external_ref"] == ref })
-	case r.URL.Path == "/audit-events":
-		list(p.audit, func(a map[string]any) bool { return a["action"] == r.URL.Query().Get("action") })
-	case len(parts) == 3 && parts[2] == "keys":
-		list(p.keys, func(k map[string]any) bool { return k["group_id"] == parts[1] && k["external_ref"] == ref })
-	case len(parts) == 3 && parts[2] == "limits":
-		if p.limits[parts[1]] == nil {
-			one(map[string]any{"group_id": parts[1], "spend_limit": "0.00", "currency": "USD", "period": "month", "policy_version": nil})
-			return
-		}
-		one(p.limits[parts[1]])
-	case parts[0] == "keys":
-		one(p.find(p.keys, parts[1]))
-	default:
-		one(p.find(p.groups, parts[1]))
-	}
-}
-
-// byKey counts the requests under each key.
-func (p *partner) byKey() map[string]int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	all := map[string]int{}
-	for _, s := range p.sent {
-		all[s.key]++
-	}
-	return all
-}
-
-// bench is a service and an engine on one file, with a partner behind them.
-type bench struct {
+// scene is a service and an engine on one file, and the upstream's stand-in
+// behind a real socket. Its time is the bubble's, which the upstream follows: it
+// is told the time whenever it is called. Nothing but the stand-in itself is
+// outside of the bubble.
+type scene struct {
 	*Service
-	t       testing.TB
+	t       *testing.T
 	engine  *Engine
-	partner *partner
 	log     *strings.Builder
+	up      *modelgatetest.Upstream
+	outside func(func() error) // runs what makes channels that the upstream will use
+	// strangers are the Idempotency-Keys of what others have done.
+	strangers map[string]bool
+	strange   map[string][]string // what others have moved of a group's credit
+	clock     *atomic.Int64
+	ahead     time.Duration // of the upstream's clock before ours
+	answering func(*scene)  // runs before an answer's first bytes are read; nil: nothing
 }
 
-// newBench serves the partner on a real socket.
-func newBench(t testing.TB) *bench {
+// scenario plays a scene, and asserts afterwards what has to hold after each.
+func scenario(t *testing.T, options modelgatetest.Options, play func(t *testing.T, s *scene)) {
 	t.Helper()
-	p := newPartner()
-	server := httptest.NewServer(p)
-	t.Cleanup(server.Close)
-	return benchOn(t, storetest.New(t), p, modelgate.Options{BaseURL: server.URL, APIKey: testKey})
+	clock := &atomic.Int64{}
+	clock.Store(time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC).UnixNano()) // when bubbles begin
+	options.Now = func() time.Time { return time.Unix(0, clock.Load()) }
+	up := modelgatetest.New(options).Start(t)
+	outside := outsider(t)
+	file := newFile(t)
+	synctest.Test(t, func(t *testing.T) {
+		s := &scene{t: t, up: up, outside: outside, strangers: map[string]bool{}, strange: map[string][]string{}, clock: clock, log: &strings.Builder{}}
+		s.open(storetest.Open(t, file))
+		play(t, s)
+		s.holds()
+		storetest.Check(t, s.DB)
+	})
 }
 
-// newPipeBench serves the partner without a network, for simulated time.
-func newPipeBench(t testing.TB) *bench {
-	t.Helper()
-	p := newPartner()
-	l := &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
-	server := &http.Server{Handler: p}
-	go server.Serve(l)
-	t.Cleanup(func() { server.Close() })
-	return benchOn(t, storetest.New(t), p, modelgate.Options{BaseURL: "http://127.0.0.1", APIKey: testKey, Dial: l.dial})
-}
+// emptyFile is a file with nothing in it: to make one takes longer than many a
+// scene.
+var emptyFile = sync.OnceValues(func() (text []byte, err error) {
+	dir, err := os.MkdirTemp("", "jpintel-empty-")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	keys, err := store.ParseKeyring(storetest.MasterKeys, storetest.Salt)
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, "jpintel.db")
+	db, err := store.Open(context.Background(), path, store.Options{Server: true, Keys: keys})
+	if err != nil {
+		return nil, err
+	}
+	if err := db.Close(); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+})
 
-func benchOn(t testing.TB, db *store.DB, p *partner, opt modelgate.Options) *bench {
+// newFile is a copy of it.
+func newFile(t testing.TB) (path string) {
 	t.Helper()
-	client, err := modelgate.New(opt)
+	path = filepath.Join(t.TempDir(), "jpintel.db")
+	text, err := emptyFile()
+	if err == nil {
+		err = os.WriteFile(path, text, 0o600)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Service{DB: db, Outbox: webhook.NewOutbox(), Models: []string{"m1"}}
-	log := &strings.Builder{}
-	var mu sync.Mutex
-	e := &Engine{DB: db, Client: client, Rules: s, Log: slog.New(slog.NewTextHandler(lockedWriter{log, &mu}, nil)), Jitter: func(most int64) int64 { return most }}
-	return &bench{s, t, e, p, log}
+	return path
+}
+
+// outsider returns what runs functions outside of every bubble.
+func outsider(t *testing.T) func(func() error) {
+	calls, results := make(chan func() error), make(chan error)
+	go func() {
+		for call := range calls {
+			results <- call()
+		}
+	}()
+	t.Cleanup(func() { close(calls) })
+	return func(call func() error) {
+		t.Helper()
+		calls <- call
+		if err := <-results; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// open puts a service and an engine on a file.
+func (s *scene) open(db *store.DB) {
+	s.t.Helper()
+	s.Service = &Service{DB: db, Outbox: webhook.NewOutbox(), Models: []string{"m1"}}
+	log := slog.New(slog.NewTextHandler(lockedWriter{s.log, &sync.Mutex{}}, nil))
+	s.engine = &Engine{DB: db, Client: s.client(modelgatetest.DevToken), Rules: s.Service, Log: log, Jitter: func(most int64) int64 { return most }}
 }
 
 type lockedWriter struct {
@@ -287,68 +136,247 @@ func (w lockedWriter) Write(b []byte) (int, error) {
 	return w.Writer.Write(b)
 }
 
-type pipeListener struct {
-	conns chan net.Conn
-	once  sync.Once
-	done  chan struct{}
-}
-
-func (l *pipeListener) Accept() (net.Conn, error) {
-	select {
-	case c := <-l.conns:
-		return c, nil
-	case <-l.done:
-		return nil, net.ErrClosed
-	}
-}
-func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.done) }); return nil }
-func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
-func (l *pipeListener) dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	client, server := net.Pipe()
-	select {
-	case l.conns <- server:
-		return client, nil
-	case <-l.done:
-		return nil, net.ErrClosed
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-}
-
-func (b *bench) signUp(customer string) *Operation {
-	b.t.Helper()
-	o, err := b.SignUp(context.Background(), SignUp{Customer: store.Customer{CustomerID: customer}, Version: 1, SpendLimit: "100.00", Key: "click-" + customer})
+// client is one that tells the upstream the time.
+func (s *scene) client(token string) *modelgate.Client {
+	s.t.Helper()
+	client, err := modelgate.New(modelgate.Options{BaseURL: s.up.BaseURL(), APIKey: token, Dial: func(ctx context.Context, network, address string) (net.Conn, error) {
+		s.clock.Store(time.Now().Add(s.ahead).UnixNano())
+		conn, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		return &watchedConn{Conn: conn, scene: s}, err
+	}})
 	if err != nil {
-		b.t.Fatal(err)
+		s.t.Fatal(err)
+	}
+	return client
+}
+
+// watchedConn has something happen between a request and its answer.
+type watchedConn struct {
+	net.Conn
+	scene *scene
+	read  bool
+}
+
+// Read implements net.Conn.
+func (c *watchedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if !c.read && c.scene.answering != nil {
+		c.scene.answering(c.scene)
+	}
+	c.read = true
+	return n, err
+}
+
+// rules adds faults.
+func (s *scene) rules(rules ...modelgatetest.Rule) {
+	s.t.Helper()
+	s.outside(func() error { return s.up.AddFaults(rules...) })
+}
+
+func (s *scene) configure(change func(*modelgatetest.Options)) {
+	s.t.Helper()
+	s.outside(func() error { return s.up.Configure(change) })
+}
+
+// fault hits the calls of a method and a path: times of them, 0: all.
+func fault(method, path string, at modelgatetest.At, do string, times int) modelgatetest.Rule {
+	return modelgatetest.Rule{Match: modelgatetest.Match{Method: method, PathRE: path}, At: at, Do: do, Times: times}
+}
+
+// The calls that the faults hit.
+const (
+	groupsPath = `^/groups$`
+	keysPath   = `/keys$`
+	limitsPath = `/limits$`
+)
+
+// stranger changes something at the upstream that is not ours to change.
+func (s *scene) stranger(method, path, key, body string) {
+	s.t.Helper()
+	s.strangers[key] = true
+	s.clock.Store(time.Now().Add(s.ahead).UnixNano())
+	s.outside(func() error {
+		req, err := http.NewRequest(method, s.up.BaseURL()+path, strings.NewReader(body))
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Authorization", "Bearer "+modelgatetest.DevToken)
+		req.Header.Set("Idempotency-Key", key)
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := (&http.Transport{DisableKeepAlives: true}).RoundTrip(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		if text, err := io.ReadAll(resp.Body); err != nil || resp.StatusCode > 299 {
+			return fmt.Errorf("a stranger's %s %s: %d %s (%w)", method, path, resp.StatusCode, text, err)
+		}
+		return nil
+	})
+}
+
+// mutations is how many requests that change something have come.
+func (s *scene) mutations() (n int) {
+	for _, traffic := range s.up.State().Idempotency {
+		n += traffic.WireRequests
+	}
+	return n
+}
+
+// group is a customer's group there.
+func (s *scene) group(customer string) string {
+	s.t.Helper()
+	return deref(s.operation(customer, CreateGroup).TargetID)
+}
+
+// wire is what was seen under an operation's key.
+func (s *scene) wire(o *Operation) modelgatetest.Traffic { return s.up.State().Idempotency[*o.Key] }
+
+// made fails the test unless the customer has one live group and one active key
+// there, and the limit given.
+func (s *scene) made(customer, limit string) {
+	s.t.Helper()
+	state := s.up.State()
+	live := state.LiveGroups()[customer]
+	if len(live) != 1 {
+		s.t.Fatalf("groups of %s: %q", customer, live)
+	}
+	if keys := state.ActiveKeys()[modelgatetest.KeyUse{GroupID: live[0], Purpose: defaultPurpose}]; len(keys) != 1 {
+		s.t.Errorf("keys of %s: %q", customer, keys)
+	}
+	if got := state.Limits[live[0]].SpendLimit; got != limit {
+		s.t.Errorf("the limit of %s is %s, want %s", customer, got, limit)
+	}
+}
+
+// ready works until the customer is, and looks at what was made.
+func (s *scene) ready(customer, limit string) {
+	s.t.Helper()
+	s.work(48 * time.Hour)
+	s.wantStatus(customer, Ready)
+	s.made(customer, limit)
+}
+
+// holds asserts the invariants, from what the upstream knows and from the file.
+func (s *scene) holds() {
+	s.t.Helper()
+	billingtest.World{DB: s.DB, Upstream: s.up, Strangers: s.strangers, OtherClock: s.ahead != 0, Texts: map[string]string{"the log": s.log.String()}}.Check(s.t)
+	state := s.up.State()
+	s.creditHolds(state)
+	s.wasTold()
+	if s.ahead == 0 { // what is found is told by its time
+		s.swept(state)
+	}
+}
+
+// swept is the file's half of I10: the audit sweep finds, from what is on the
+// wire, that each change is the operation's that has made it, or a stranger's.
+// What an open operation may have done is not decided.
+func (s *scene) swept(state modelgatetest.State) {
+	s.t.Helper()
+	s.outside(func() error { s.up.ClearFaults(); return nil })
+	time.Sleep(2 * time.Minute) // audit events come late
+	if err := s.sweeper().Sweep(context.Background(), SweepAudit); err != nil {
+		s.t.Errorf("I10: the audit sweep: %v", err)
+		return
+	}
+	for _, e := range state.Audit {
+		want := "not ours"
+		for _, key := range s.strings(`
+			SELECT idempotency_key FROM partner_operations WHERE idempotency_key = $1
+			OR target_public_id = $2 AND action = $3`, e.IdempotencyKey, e.Target.ID, makers[e.Action]) {
+			want = "ours " + key // it has made that object, or has found it made
+		}
+		got := s.strings(`
+			SELECT CASE a.classified WHEN 'ours' THEN 'ours ' || o.idempotency_key WHEN 'undecided' THEN 'undecided' ELSE 'not ours' END
+			FROM upstream_audit_seen a LEFT JOIN partner_operations o USING (operation_id) WHERE a.audit_id = $1`, e.ID)
+		open := s.strings(`SELECT operation_id FROM partner_operations WHERE finished_at_ms IS NULL AND send_state <> 'not_sent'`)
+		if len(got) != 1 || got[0] != want && !(got[0] == "undecided" && len(open) > 0) {
+			s.t.Errorf("I10: %s %s is %q, want %s", e.Action, e.Target.ID, got, want)
+		}
+	}
+}
+
+// makers are the actions that make what these changes make.
+var makers = map[string]string{"group.create": "create_group", "key.create": "create_key", "credit.top_up": "top_up_credit", "credit.adjust": "debit_credit"}
+
+func (s *scene) attempts(o *Operation) []Attempt {
+	s.t.Helper()
+	all, err := readAttempts(s.DB.Reader(context.Background()), o.OperationID)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return all
+}
+
+// resolve is the operator's word.
+func (s *scene) resolve(o *Operation, outcome string) {
+	s.t.Helper()
+	if _, err := s.Resolve(context.Background(), ResolveRequest{OperationID: o.OperationID, Who: "op", Note: "seen", Outcome: outcome}); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// limit has a customer's limit changed.
+func (s *scene) limit(customer, amount string) (operationID string) {
+	s.t.Helper()
+	calls++
+	a, err := s.SetLimit(context.Background(), LimitRequest{Key: fmt.Sprint("call-", calls), CustomerID: customer, SpendLimit: amount, ApprovedBy: "aki"})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return a.OperationID
+}
+
+var calls int // for Idempotency-Keys that differ
+
+// evidence is what was looked at, in order.
+func (s *scene) evidence(o *Operation) []string {
+	s.t.Helper()
+	return s.strings(`SELECT surface || ' ' || verdict || ' ' || match_ids FROM reconcile_evidence WHERE operation_id = $1 ORDER BY evidence_seq`, o.OperationID)
+}
+
+func (s *scene) probe() {
+	s.t.Helper()
+	if err := s.engine.Probe(context.Background()); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func (s *scene) signUp(customer string) *Operation {
+	s.t.Helper()
+	o, err := s.SignUp(context.Background(), SignUp{Customer: store.Customer{CustomerID: customer}, Version: 1, SpendLimit: "100.00", Key: "click-" + customer})
+	if err != nil {
+		s.t.Fatal(err)
 	}
 	return o
 }
 
 // step takes steps until there is nothing to do now.
-func (b *bench) step() (steps int) {
-	b.t.Helper()
+func (s *scene) step() (steps int) {
+	s.t.Helper()
 	for ; ; steps++ {
-		worked, err := b.engine.Step(context.Background(), b.DB.BootID+"/1")
+		worked, err := s.engine.Step(context.Background(), s.DB.BootID+"/1")
 		if err != nil {
-			b.t.Fatal(err)
+			s.t.Fatal(err)
 		}
 		if !worked {
 			return steps
 		}
 		if steps > 500 {
-			b.t.Fatal("it does not come to rest")
+			s.t.Fatal("it does not come to rest")
 		}
 	}
 }
 
 // work goes on until nothing is open, or so long has passed on the bubble's clock.
-func (b *bench) work(longest time.Duration) {
-	b.t.Helper()
+func (s *scene) work(longest time.Duration) {
+	s.t.Helper()
 	for until := time.Now().Add(longest); time.Now().Before(until); {
-		b.step()
-		next, err := nextDue(context.Background(), b.DB)
+		s.step()
+		next, err := nextDue(context.Background(), s.DB)
 		if err != nil {
-			b.t.Fatal(err)
+			s.t.Fatal(err)
 		}
 		if next.IsZero() {
 			return
@@ -357,49 +385,30 @@ func (b *bench) work(longest time.Duration) {
 	}
 }
 
-func (b *bench) operation(customer string, action Action) *Operation {
-	b.t.Helper()
-	o, err := scanOperation(b.DB.Reader(context.Background()).QueryRow(`
+func (s *scene) operation(customer string, action Action) *Operation {
+	s.t.Helper()
+	o, err := scanOperation(s.DB.Reader(context.Background()).QueryRow(`
 		SELECT `+operationColumns+` FROM partner_operations WHERE customer_id = $1 AND action = $2 ORDER BY operation_seq DESC LIMIT 1`, customer, string(action)))
 	if err != nil {
-		b.t.Fatalf("%s of %s: %v", action, customer, err)
+		s.t.Fatalf("%s of %s: %v", action, customer, err)
 	}
 	return o
 }
 
-func (b *bench) want(customer string, action Action, want Status) *Operation {
-	b.t.Helper()
-	o := b.operation(customer, action)
+func (s *scene) want(customer string, action Action, want Status) *Operation {
+	s.t.Helper()
+	o := s.operation(customer, action)
 	if o.Status != want {
-		b.t.Errorf("%s is %s (%s: %s), want %s", action, o.Status, deref(o.ErrorCode), deref(o.ErrorMessage), want)
+		s.t.Errorf("%s is %s (%s: %s), want %s", action, o.Status, deref(o.ErrorCode), deref(o.ErrorMessage), want)
 	}
 	return o
 }
 
-func (b *bench) wantStatus(customer string, want CustomerStatus) {
-	b.t.Helper()
-	got, err := customerStatus(b.DB.Reader(context.Background()), customer)
+func (s *scene) wantStatus(customer string, want CustomerStatus) {
+	s.t.Helper()
+	got, err := customerStatus(s.DB.Reader(context.Background()), customer)
 	if err != nil || got != want {
-		b.t.Errorf("the customer is %s (%v), want %s", got, err, want)
-	}
-}
-
-// once fails the test unless every key went over the wire in one form, one at a
-// time.
-func (b *bench) once() {
-	b.t.Helper()
-	b.partner.mu.Lock()
-	defer b.partner.mu.Unlock()
-	forms := map[string]string{}
-	for _, s := range b.partner.sent {
-		form := s.method + s.path + s.body
-		if before, ok := forms[s.key]; ok && before != form {
-			b.t.Errorf("%s was sent in two forms", s.key)
-		}
-		forms[s.key] = form
-	}
-	if b.partner.most > 1 {
-		b.t.Errorf("%d requests at a time under one key", b.partner.most)
+		s.t.Errorf("the customer is %s (%v), want %s", got, err, want)
 	}
 }
 
@@ -410,56 +419,60 @@ func deref(s *string) string {
 	return *s
 }
 
-func (b *bench) exec(query string, args ...any) {
-	b.t.Helper()
-	if err := b.DB.Write(context.Background(), func(tx *store.Tx) error {
+func (s *scene) exec(query string, args ...any) {
+	s.t.Helper()
+	if err := s.DB.Write(context.Background(), func(tx *store.Tx) error {
 		_, err := tx.Exec(query, args...)
 		return err
 	}); err != nil {
-		b.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 }
 
-func (b *bench) strings(query string, args ...any) []string {
-	b.t.Helper()
-	rows, err := b.DB.Reader(context.Background()).Query(query, args...)
+func (s *scene) strings(query string, args ...any) []string {
+	s.t.Helper()
+	rows, err := s.DB.Reader(context.Background()).Query(query, args...)
 	if err != nil {
-		b.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	all, err := store.Collect(rows, func(r *sql.Rows) (s string, err error) { return s, r.Scan(&s) })
 	if err != nil {
-		b.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	return all
 }
 
-// failFirst answers the first so many mutations with a 502 of a proxy's.
-func failFirst(count int) func(int, http.ResponseWriter, *http.Request) bool {
-	return func(n int, w http.ResponseWriter, _ *http.Request) bool {
-		if n > count {
-			return false
-		}
-		w.Header().Set("Content-Type", "text/html")
-		w.WriteHeader(502)
-		_, _ = io.WriteString(w, "<html>Bad Gateway</html>")
-		return true
-	}
-}
-
-// on applies a fault to the nth mutation alone.
-func on(nth int, fault func(w http.ResponseWriter) bool) func(int, http.ResponseWriter, *http.Request) bool {
-	return func(n int, w http.ResponseWriter, _ *http.Request) bool { return n == nth && fault(w) }
-}
-
-func (b *bench) stepOnce() {
-	b.t.Helper()
-	if _, err := b.engine.Step(context.Background(), b.DB.BootID+"/1"); err != nil {
-		b.t.Fatal(err)
+func (s *scene) stepOnce() {
+	s.t.Helper()
+	if _, err := s.engine.Step(context.Background(), s.DB.BootID+"/1"); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
 // dueNow has everything that is open be due.
-func (b *bench) dueNow() {
-	b.t.Helper()
-	b.exec(`UPDATE partner_operations SET next_attempt_at_ms = 0 WHERE finished_at_ms IS NULL`)
+func (s *scene) dueNow() {
+	s.t.Helper()
+	s.exec(`UPDATE partner_operations SET next_attempt_at_ms = 0 WHERE finished_at_ms IS NULL`)
+}
+
+// stillScene is a scene in which nothing is sent and no time passes.
+func stillScene(t *testing.T) *scene {
+	t.Helper()
+	s := &scene{t: t, up: modelgatetest.New(modelgatetest.Options{}).Start(t), clock: &atomic.Int64{}, log: &strings.Builder{}}
+	s.open(storetest.New(t))
+	return s
+}
+
+// crash claims an operation for a server that dies, with or without an attempt.
+func (s *scene) crash(begun bool) {
+	s.t.Helper()
+	if err := s.DB.Write(context.Background(), func(tx *store.Tx) error {
+		o, err := claim(tx, "boot_before/1", "")
+		if err == nil && o != nil && begun {
+			_, err = o.begin(tx)
+		}
+		return err
+	}); err != nil {
+		s.t.Fatal(err)
+	}
 }

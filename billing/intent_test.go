@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"jpintel/billing/modelgate"
+	"jpintel/billing/modelgatetest"
 	"jpintel/billing/money"
 	"jpintel/store"
 )
@@ -17,15 +18,15 @@ var zero money.Amount
 func TestKeysAreTheContracts(t *testing.T) {
 	pay := &payment{CustomerID: "cus_42", Ref: "pi_1", FirstEventID: "evt_1", EntryID: "led_1"}
 	for want, in := range map[string]intent{
+		"top-up:cus_42:evt_1:led_1":                        topUpIntent(pay, "grp_1", zero, "USD", 1),
+		"top-up:cus_42:evt_1:led_1:2":                      topUpIntent(pay, "grp_1", zero, "USD", 2),
+		"debit:cus_42:pi_1:3":                              debitIntent(pay, "grp_1", zero, "USD", 3, modelgate.ReasonRefund, "txn_1"),
 		"create-group-for-customer:cus_42:1":               groupIntent("cus_42", 1, nil, "USD"),
 		"create-key-for-customer:cus_42:grp_1:default:2":   keyIntent("cus_42", "grp_1", "default", 2),
 		"set-spend-limit:cus_42:grp_1:3":                   limitIntent(SetLimit, "cus_42", "grp_1", 3, zero, "USD"),
 		"revoke-key:cus_42:key_1:1":                        revokeIntent("cus_42", "key_1", 1),
 		"freeze:cus_42:dp_1":                               statusIntent(FreezeGroup, "cus_42", "grp_1", "dp_1", 1),
 		"thaw:cus_42:dp_1":                                 statusIntent(ThawGroup, "cus_42", "grp_1", "dp_1", 1),
-		"top-up:cus_42:evt_1:led_1":                        topUpIntent(pay, "grp_1", zero, "USD", 1),
-		"top-up:cus_42:evt_1:led_1:2":                      topUpIntent(pay, "grp_1", zero, "USD", 2),
-		"debit:cus_42:pi_1:3":                              debitIntent(pay, "grp_1", zero, "USD", 3, modelgate.ReasonRefund, "txn_1"),
 		"create-group-for-customer:a%3Ab%40c.d%2Be-f%25:1": groupIntent("a:b@c.d+e-f%", 1, nil, "USD"),
 	} {
 		if in.request.Key != want || in.keyText != "" {
@@ -80,65 +81,51 @@ func TestFingerprints(t *testing.T) {
 	}
 }
 
-// S32: a newer template does not touch what was accepted before.
-func TestS32StoredBytesAreSent(t *testing.T) {
-	b := newBench(t)
-	b.partner.before = failFirst(1)
-	b.signUp("cus_a")
-	b.stepOnce()
-	b.Models = []string{"another-model"} // a deploy
-	b.dueNow()
-	b.step()
-	b.want("cus_a", ProvisionCustomer, Succeeded)
-	if n := b.partner.byKey()["create-group-for-customer:cus_a:1"]; n != 2 || b.partner.sent[0] != b.partner.sent[1] || strings.Contains(b.partner.sent[1].body, "another-model") {
-		t.Errorf("%d requests: %+v", n, b.partner.sent[:2])
-	}
-	b.once()
-}
-
 // S33: whatever rewrites a stored request, it is not sent.
 func TestS33ARewrittenBodyIsNotSent(t *testing.T) {
-	b := newBench(t)
-	b.signUp("cus_a")
-	if err := b.DB.Write(context.Background(), func(tx *store.Tx) error {
-		_, err := tx.Exec(`UPDATE partner_operations SET request_body = '{"name":"x"}' WHERE action = 'create_group'`)
-		return err
-	}); err == nil {
-		t.Fatal("the file lets a stored request be rewritten")
-	}
-	b.exec(`DROP TRIGGER partner_operations_identity`)
-	b.exec(`UPDATE partner_operations SET request_body = CAST('{"name":"x"}' AS BLOB) WHERE action = 'create_group'`)
-	b.step()
-	o := b.want("cus_a", CreateGroup, ReconciliationNeeded)
-	if deref(o.ErrorCode) != "local_fingerprint_mismatch" || o.AttemptCount != 0 || len(b.partner.sent) != 0 {
-		t.Errorf("%s, %d requests", deref(o.ErrorCode), len(b.partner.sent))
-	}
-	b.wantStatus("cus_a", NeedsAttention)
-	if _, err := b.Retry(context.Background(), RetryRequest{o.OperationID, "aki", "again"}); store.CodeOf(err) != store.CodeConflict {
-		t.Errorf("it can be retried: %v", err)
-	}
+	scenario(t, modelgatetest.Options{}, func(t *testing.T, s *scene) {
+		s.signUp("cus_a")
+		if err := s.DB.Write(context.Background(), func(tx *store.Tx) error {
+			_, err := tx.Exec(`UPDATE partner_operations SET request_body = '{"name":"x"}' WHERE action = 'create_group'`)
+			return err
+		}); err == nil {
+			t.Fatal("the file lets a stored request be rewritten")
+		}
+		s.exec(`DROP TRIGGER partner_operations_identity`)
+		s.exec(`UPDATE partner_operations SET request_body = CAST('{"name":"x"}' AS BLOB) WHERE action = 'create_group'`)
+		s.step()
+		o := s.want("cus_a", CreateGroup, ReconciliationNeeded)
+		if deref(o.ErrorCode) != "local_fingerprint_mismatch" || o.AttemptCount != 0 || s.up.State().Requests != 0 {
+			t.Errorf("%s, %d requests", deref(o.ErrorCode), s.up.State().Requests)
+		}
+		s.wantStatus("cus_a", NeedsAttention)
+		if _, err := s.Retry(context.Background(), RetryRequest{o.OperationID, "aki", "again"}); store.CodeOf(err) != store.CodeConflict {
+			t.Errorf("it can be retried: %v", err)
+		}
+	})
 }
 
 // What identifies an operation never changes, success is for good, and nothing
 // is deleted: the file itself says so.
 func TestTheFileKeepsOperations(t *testing.T) {
-	b := newBench(t)
-	b.signUp("cus_a")
-	b.step()
-	for _, query := range []string{
-		`UPDATE partner_operations SET idempotency_key = 'x' WHERE action = 'create_group'`,
-		`UPDATE partner_operations SET amount = '1.00' WHERE action = 'set_initial_limit'`,
-		`UPDATE partner_operations SET intent_version = 9 WHERE action = 'create_group'`,
-		`UPDATE partner_operations SET first_sent_at_ms = 1 WHERE action = 'create_group'`,
-		`UPDATE partner_operations SET status = 'pending', finished_at_ms = NULL WHERE action = 'create_group'`,
-		`DELETE FROM partner_operations`,
-		`DELETE FROM operation_attempts`,
-	} {
-		if err := b.DB.Write(context.Background(), func(tx *store.Tx) error {
-			_, err := tx.Exec(query)
-			return err
-		}); err == nil {
-			t.Errorf("%s is let through", query)
+	scenario(t, modelgatetest.Options{}, func(t *testing.T, s *scene) {
+		s.signUp("cus_a")
+		s.step()
+		for _, query := range []string{
+			`UPDATE partner_operations SET idempotency_key = 'x' WHERE action = 'create_group'`,
+			`UPDATE partner_operations SET amount = '1.00' WHERE action = 'set_initial_limit'`,
+			`UPDATE partner_operations SET intent_version = 9 WHERE action = 'create_group'`,
+			`UPDATE partner_operations SET first_sent_at_ms = 1 WHERE action = 'create_group'`,
+			`UPDATE partner_operations SET status = 'pending', finished_at_ms = NULL WHERE action = 'create_group'`,
+			`DELETE FROM partner_operations`,
+			`DELETE FROM operation_attempts`,
+		} {
+			if err := s.DB.Write(context.Background(), func(tx *store.Tx) error {
+				_, err := tx.Exec(query)
+				return err
+			}); err == nil {
+				t.Errorf("%s is let through", query)
+			}
 		}
-	}
+	})
 }

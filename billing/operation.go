@@ -111,6 +111,7 @@ type Operation struct {
 	replayed5xx      int
 	reconcilingSince time.Time // zero: it is not
 	reconciledAt     time.Time // zero: never
+	behind           bool      // the file was restored since: the upstream may know more of it than we do
 }
 
 const operationColumns = `operation_seq, operation_id, parent_operation_id, customer_id, action, intent, intent_version, status, phase, idempotency_key,

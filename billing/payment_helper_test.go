@@ -63,7 +63,7 @@ func reinstated(id string, second int, minor int64, status string) stripe.Event 
 
 // tell applies events one after the other, each in a transaction of its own, and
 // returns what came of the last.
-func (b *bench) tell(events ...stripe.Event) (last applied) {
+func (b *scene) tell(events ...stripe.Event) (last applied) {
 	b.t.Helper()
 	for _, e := range events {
 		if err := b.DB.Write(context.Background(), func(tx *store.Tx) (err error) {
@@ -76,7 +76,7 @@ func (b *bench) tell(events ...stripe.Event) (last applied) {
 	return last
 }
 
-func (b *bench) payment(ref string) *payment {
+func (b *scene) payment(ref string) *payment {
 	b.t.Helper()
 	p, err := findPayment(b.DB.Reader(context.Background()), byRef, ref)
 	if err != nil || p == nil {
@@ -85,7 +85,7 @@ func (b *bench) payment(ref string) *payment {
 	return p
 }
 
-func (b *bench) wantHeld(ref, reason string) {
+func (b *scene) wantHeld(ref, reason string) {
 	b.t.Helper()
 	if p := b.payment(ref); p.State != paymentHeld || p.Hold != reason {
 		b.t.Errorf("payment %s is %s (%s), want it held for %s", ref, p.State, p.Hold, reason)
@@ -94,7 +94,7 @@ func (b *bench) wantHeld(ref, reason string) {
 
 // moves are the amounts of a customer's operations that move credit, in order,
 // with their states where they have not succeeded.
-func (b *bench) moves(customer string) string {
+func (b *scene) moves(customer string) string {
 	b.t.Helper()
 	return strings.Join(b.strings(`
 		SELECT amount || CASE status WHEN 'succeeded' THEN '' ELSE ' ' || status END FROM partner_operations

@@ -229,7 +229,7 @@ func TestAnyHistoryConverges(t *testing.T) {
 				case "an hour":
 					time.Sleep(time.Hour)
 				case "crash", "crash in a request":
-					crash(s.bench, pauses[i] != "crash")
+					s.crash(pauses[i] != "crash")
 				case "fault":
 					strikes[i].Match.PathRE, strikes[i].Times = creditPaths, 2
 					s.rules(strikes[i])

@@ -977,7 +977,9 @@ func TestATopUpAfterARestore(t *testing.T) {
 		s.strangers["lost"] = true // by the file
 		s.stranger("POST", "/groups/"+group+"/top-ups", "lost", `{"amount":"25.00","currency":"USD","external_ref":"`+ledger.EntryID(providerStripe, "pi_1", "topup")+`"}`)
 		time.Sleep(time.Hour)
-		s.engine.Recovered = time.Now()
+		if err := s.DB.Write(context.Background(), store.SetBillingRecovered); err != nil {
+			t.Fatal(err)
+		}
 		time.Sleep(time.Second)
 		s.tell(paidEvent(2500))
 		s.settle()
@@ -1043,7 +1045,7 @@ func (s *scene) randomPaymentStep(random *rand.Rand) {
 	s.t.Helper()
 	switch random.IntN(12) {
 	case 0:
-		crash(s.bench, random.IntN(2) == 0)
+		s.crash(random.IntN(2) == 0)
 	case 1:
 		time.Sleep(time.Duration(random.IntN(600)) * time.Second)
 	case 2:

@@ -22,10 +22,15 @@ const (
 	// readsApart is how far apart two looks have to be that both find nothing.
 	readsApart = time.Minute
 	// Looks that come to nothing are repeated with a growing distance, for so
-	// long; then a person has to look.
+	// long and no fewer times, so that a program that was off is no day of looking;
+	// then a person has to look.
 	firstLook   = 30 * time.Second
 	longestLook = time.Hour
 	lookFor     = 24 * time.Hour
+	fewestLooks = 20
+	// mostAbsences is how often looks may end with the same bytes being sent again,
+	// and nothing there afterwards, two looks each time.
+	mostAbsences = 3
 	// auditMargin is how far around the sends audit events are looked for; what
 	// the two clocks differ by comes on top.
 	auditMargin = 15 * time.Minute
@@ -93,14 +98,16 @@ func (e *Engine) reconcile(ctx context.Context, o *Operation) error {
 		findings = append(findings, audit)
 		found = audit
 	}
-	inWindow, err := e.inWindow(ctx, o)
-	if err != nil {
-		return err
+	inWindow := false
+	if found.verdict == verdictAbsent { // only then does it matter
+		if inWindow, err = e.inWindow(ctx, o); err != nil {
+			return err
+		}
 	}
 	if errors.Is(ctx.Err(), context.Canceled) { // this program is stopping: what it has read is no evidence
 		return e.giveBack(ctx, o, time.Now())
 	}
-	if e.recovering(o) && time.Since(o.CreatedAt) >= replayWindow { // when it was first sent is not known
+	if o.behind && time.Since(o.CreatedAt) >= replayWindow { // when it was first sent is not known
 		inWindow = false
 	}
 	return e.write(ctx, func(tx *store.Tx) error { return e.judge(ctx, tx, o, findings, found, last, inWindow) })
@@ -109,7 +116,7 @@ func (e *Engine) reconcile(ctx context.Context, o *Operation) error {
 // shouldReplay reports whether the original request is the better question: the
 // last send left it open, and this has not been tried since.
 func (e *Engine) shouldReplay(ctx context.Context, o *Operation) (bool, error) {
-	if o.SendState == "not_sent" || e.recovering(o) {
+	if o.SendState == "not_sent" || o.behind {
 		return false, nil
 	}
 	q := e.DB.Reader(ctx)
@@ -167,16 +174,41 @@ func (e *Engine) judge(ctx context.Context, tx *store.Tx, o *Operation, findings
 		case before.IsZero() || tx.Now.Sub(before) < apart:
 			return o.release(tx, tx.Now.Add(apart))
 		case inWindow:
-			return o.sendAgain(tx)
+			return e.sendAgain(tx, o)
 		}
 		e.alarm(o, codeNotExecuted)
 		return o.notExecuted(tx)
 	}
-	if tx.Now.Sub(o.reconcilingSince) >= lookFor {
+	first, looks, err := failedLooks(tx, o)
+	if err != nil {
+		return err
+	}
+	if looks >= fewestLooks && tx.Now.Sub(first) >= lookFor {
 		e.alarm(o, f.code)
 		return o.escalate(tx, "inconclusive", "a day of looking has not settled it; the last look failed: "+f.code)
 	}
-	return o.release(tx, tx.Now.Add(e.nextLook(tx, o)))
+	return o.release(tx, tx.Now.Add(doubled(min(firstLook, e.settleTime()), looks, longestLook)))
+}
+
+// sendAgain is T19 where the same key can still bring it about: not where the
+// upstream has a failure in store for it, nor where it was of no use before.
+func (e *Engine) sendAgain(tx *store.Tx, o *Operation) error {
+	if o.replayed5xx > 1 {
+		e.alarm(o, "stored_failure")
+		return o.escalate(tx, "stored_failure", "the upstream has nothing of it, and answers this Idempotency-Key with the failure that it has stored")
+	}
+	var absences int
+	err := tx.QueryRow(`
+		SELECT COUNT(*) FROM reconcile_evidence WHERE operation_id = $1 AND surface = 'audit' AND verdict = $2
+		AND at_ms > COALESCE((SELECT MAX(at_ms) FROM operator_notes WHERE operation_id = $1 AND who <> $3), 0)`, o.OperationID, string(verdictAbsent), system).Scan(&absences)
+	if err != nil {
+		return fmt.Errorf("reading evidence: %w", err)
+	}
+	if absences < 2*mostAbsences {
+		return o.sendAgain(tx)
+	}
+	e.alarm(o, "absent_again")
+	return o.escalate(tx, "absent_again", "sent again and again, the upstream has nothing of it")
 }
 
 // verdictWords tell the operator what a verdict means.
@@ -198,11 +230,16 @@ func absentBefore(q store.Querier, o *Operation, settled time.Time) (time.Time, 
 	return orZero(at), nil
 }
 
-// nextLook is the distance to the next look, by how many there were.
-func (e *Engine) nextLook(q store.Querier, o *Operation) time.Duration {
-	var n int
-	_ = q.QueryRow(`SELECT COUNT(*) FROM reconcile_evidence WHERE operation_id = $1 AND at_ms >= $2`, o.OperationID, o.reconcilingSince.UnixMilli()).Scan(&n) // 0 looks again soon
-	return doubled(min(firstLook, e.settleTime()), n, longestLook)
+// failedLooks is when a look of this round first came to nothing, and how many
+// have.
+func failedLooks(q store.Querier, o *Operation) (first time.Time, looks int, err error) {
+	var at sql.NullInt64
+	err = q.QueryRow(`SELECT MIN(at_ms), COUNT(*) FROM reconcile_evidence WHERE operation_id = $1 AND verdict = $2 AND at_ms >= $3`,
+		o.OperationID, string(verdictFailed), o.reconcilingSince.UnixMilli()).Scan(&at, &looks)
+	if err != nil {
+		return first, 0, fmt.Errorf("reading evidence: %w", err)
+	}
+	return orZero(at), looks, nil
 }
 
 // look asks the upstream for what the operation was to make or change.

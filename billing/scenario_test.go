@@ -2,11 +2,8 @@ package billing
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -16,24 +13,6 @@ import (
 
 // The scenarios of this file run against the upstream's stand-in, over a real
 // socket, and end with the invariants: see scenario.
-
-func TestASignUpAtTheStandIn(t *testing.T) {
-	scenario(t, modelgatetest.Options{}, func(t *testing.T, s *scene) {
-		s.signUp("cus_a")
-		if s.step(); s.up.State().Requests != 3 {
-			t.Errorf("%d requests", s.up.State().Requests)
-		}
-		s.ready("cus_a", "100.00")
-		parent := s.want("cus_a", ProvisionCustomer, Succeeded)
-		if *parent.Phase != PhaseProvisioned {
-			t.Errorf("phase %s", *parent.Phase)
-		}
-		events := strings.Join(s.strings(`SELECT event_type || ' ' || correlation_id FROM outbox_events ORDER BY seq`), "\n")
-		if !strings.HasSuffix(events, "customer.provisioned "+parent.OperationID) {
-			t.Errorf("events:\n%s", events)
-		}
-	})
-}
 
 // What is lost, or comes back broken, at each of the three calls of a sign-up:
 // the same key and the same bytes again, and one of each.
@@ -58,6 +37,9 @@ func TestScenariosOfASignUp(t *testing.T) {
 		"S31 100 MB":                       {modelgatetest.AtOnResponse, "huge_body", 1, 2, 0, 1, 1},
 	} {
 		for action, path := range map[Action]string{CreateGroup: groupsPath, CreateKey: keysPath, SetInitialLimit: limitsPath} {
+			if race && action != CreateKey { // one of three is enough to find races
+				continue
+			}
 			t.Run(name+"/"+string(action), func(t *testing.T) {
 				scenario(t, modelgatetest.Options{}, func(t *testing.T, s *scene) {
 					s.rules(fault("", path, c.at, c.do, c.times))
@@ -166,11 +148,7 @@ func TestS25ARotatedKey(t *testing.T) {
 			t.Errorf("hold %s, %d attempts", deref(o.Hold), o.AttemptCount)
 		}
 		s.want("cus_b", CreateGroup, Pending)
-		client, err := modelgate.New(s.client(rotated))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.engine.Client = client
+		s.engine.Client = s.client(rotated)
 		s.probe()
 		s.ready("cus_a", "100.00")
 		s.ready("cus_b", "100.00")
@@ -281,26 +259,6 @@ func TestS36TheKeyHasExpired(t *testing.T) {
 		s.ready("cus_a", "100.00")
 		if o := s.operation("cus_a", CreateGroup); s.wire(o).WireRequests != 1 || len(s.evidence(o)) == 0 {
 			t.Errorf("%+v, %q", s.wire(o), s.evidence(o))
-		}
-	})
-}
-
-// S41: two clicks at once, and a third when it is done.
-func TestS41ClicksAtOnce(t *testing.T) {
-	scenario(t, modelgatetest.Options{}, func(t *testing.T, s *scene) {
-		stop := s.run(WorkerOptions{})
-		var both sync.WaitGroup
-		ids := make([]string, 2)
-		for i := range ids {
-			both.Go(func() { ids[i] = s.signUp("cus_a").OperationID })
-		}
-		both.Wait()
-		time.Sleep(10 * time.Second) // the bubble's
-		stop()
-		third := s.signUp("cus_a")
-		s.made("cus_a", "100.00")
-		if ids[0] != ids[1] || third.OperationID != ids[0] || third.Status != Succeeded || s.up.State().Requests != 3 {
-			t.Errorf("%q, %s %s, %d requests", ids, third.OperationID, third.Status, s.up.State().Requests)
 		}
 	})
 }
@@ -500,16 +458,13 @@ func TestS05ChangesOfACustomer(t *testing.T) {
 // S31: an answer that drips takes a request's time and no more. The bubble's
 // clock does not go on while a socket is read, so this takes real seconds.
 func TestS31ASlowAnswer(t *testing.T) {
-	if testing.Short() {
-		t.Skip("waits for 20 s")
-	}
 	t.Parallel()
 	up := modelgatetest.New(modelgatetest.Options{}).Start(t)
-	client, err := modelgate.New(modelgate.Options{BaseURL: up.BaseURL(), APIKey: modelgatetest.DevToken})
+	client, err := modelgate.New(modelgate.Options{BaseURL: up.BaseURL(), APIKey: modelgatetest.DevToken, Timeout: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := up.AddFaults(fault("POST", groupsPath, modelgatetest.AtOnResponse, "slow_body:1s", 1)); err != nil {
+	if err := up.AddFaults(fault("POST", groupsPath, modelgatetest.AtOnResponse, "slow_body:100ms", 1)); err != nil {
 		t.Fatal(err)
 	}
 	in := groupIntent("cus_a", 1, nil, "USD")
@@ -518,77 +473,5 @@ func TestS31ASlowAnswer(t *testing.T) {
 	}
 	if out := client.Send(t.Context(), in.request, time.Now().Add(time.Minute)); out.Class != modelgate.Succeeded || !out.Replayed {
 		t.Errorf("then %s %s", out.Class, out.Code)
-	}
-}
-
-// S79 against the stand-in: faults of every kind at every station, crashes and
-// long pauses. Whatever happens, the invariants hold, and nothing is left open
-// but in the operator's queue.
-func TestS79RandomFaultsAtTheStandIn(t *testing.T) {
-	rounds := 20
-	if testing.Short() {
-		rounds = 4
-	}
-	for seed := range rounds {
-		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			scenario(t, modelgatetest.Options{AuditLag: 30 * time.Second}, func(t *testing.T, s *scene) {
-				s.randomDays(rand.New(rand.NewPCG(uint64(seed), 2)))
-			})
-		})
-	}
-}
-
-// strokes are faults that take no time: that of the bubble stands still while a
-// socket is read.
-var strokes = []struct {
-	at modelgatetest.At
-	do string
-}{
-	{modelgatetest.AtAccept, "reset"}, {modelgatetest.AtBeforeAuth, "close"}, {modelgatetest.AtBeforeExecute, "status:500"},
-	{modelgatetest.AtBeforeExecute, "status:500 saved"}, {modelgatetest.AtBeforeAuth, "status:502 html"}, {modelgatetest.AtBeforeAuth, "status:503 retry_after:7"},
-	{modelgatetest.AtBeforeAuth, "status:429 retry_after:date+90s"}, {modelgatetest.AtBeforeAuth, "in_progress_for:0s"}, {modelgatetest.AtAfterExecute, "reset"},
-	{modelgatetest.AtAfterExecute, "status:503 code:not_started"}, {modelgatetest.AtAfterCommit, "reset"}, {modelgatetest.AtAfterCommit, "status:504 html"},
-	{modelgatetest.AtMidResponse, "close"}, {modelgatetest.AtOnResponse, "truncate:30"}, {modelgatetest.AtOnResponse, "trailing_garbage"},
-	{modelgatetest.AtOnResponse, "wrong_content_type"}, {modelgatetest.AtOnResponse, "drop_request_id"}, {modelgatetest.AtOnResponse, "echo_amount:250.0"},
-	{modelgatetest.AtOnResponse, "duplicate_key_case"}, {modelgatetest.AtOnResponse, "date_skew:-10m"}, {modelgatetest.AtOnResponse, "number_amount"},
-	{modelgatetest.AtOnResponse, "stale_read:45s"},
-}
-
-func (s *scene) randomDays(random *rand.Rand) {
-	s.t.Helper()
-	const customers = 3
-	for i := range customers {
-		s.signUp(fmt.Sprint("cus_", i))
-	}
-	for range 150 {
-		switch random.IntN(8) {
-		case 0:
-			crash(s.bench, random.IntN(2) == 0)
-		case 1:
-			time.Sleep(time.Duration(random.IntN(600)) * time.Second)
-		case 2:
-			time.Sleep(time.Duration(random.IntN(36)) * time.Hour)
-		case 3:
-			s.probe()
-		case 4:
-			stroke := strokes[random.IntN(len(strokes))]
-			s.rules(modelgatetest.Rule{At: stroke.at, Do: stroke.do, Times: 1 + random.IntN(3)})
-		default:
-			s.stepOnce()
-		}
-	}
-	s.outside(func() error { s.up.ClearFaults(); return nil })
-	time.Sleep(2 * leaseTime) // what the dead have claimed is free again
-	s.probe()
-	s.work(72 * time.Hour)
-	for i := range customers {
-		customer := fmt.Sprint("cus_", i)
-		got, err := customerStatus(s.DB.Reader(context.Background()), customer)
-		if err != nil || got != Ready && got != NeedsAttention {
-			s.t.Errorf("%s is %s (%v)", customer, got, err)
-		}
-		if got == Ready {
-			s.made(customer, "100.00")
-		}
 	}
 }

@@ -5,27 +5,24 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"jpintel/billing/modelgate"
 	"jpintel/billing/modelgatetest"
 	"jpintel/store"
-	"jpintel/store/storetest"
 )
 
-// sweeper is the bench's, on its client and its log.
-func (b *bench) sweeper() *Sweeper {
+// sweeper is the scene's, on its client and its log.
+func (b *scene) sweeper() *Sweeper {
 	return &Sweeper{DB: b.DB, Client: b.engine.Client, Log: b.engine.Log}
 }
 
 // sweep runs a sweep now.
-func (b *bench) sweep(names ...SweepName) {
+func (b *scene) sweep(names ...SweepName) {
 	b.t.Helper()
 	for _, name := range names {
 		if err := b.sweeper().Sweep(context.Background(), name); err != nil {
@@ -35,7 +32,7 @@ func (b *bench) sweep(names ...SweepName) {
 }
 
 // findings are those in a state, the oldest first.
-func (b *bench) findings(state string) (all []Finding) {
+func (b *scene) findings(state string) (all []Finding) {
 	b.t.Helper()
 	page, err := b.Findings(context.Background(), FindingsRequest{State: state})
 	if err != nil {
@@ -48,7 +45,7 @@ func (b *bench) findings(state string) (all []Finding) {
 }
 
 // found fails the test unless what is open is this: kind and subject, in order.
-func (b *bench) found(want ...string) []Finding {
+func (b *scene) found(want ...string) []Finding {
 	b.t.Helper()
 	all := b.findings(findingOpen)
 	name := func(f Finding) string { return string(f.Kind) + " " + f.Subject }
@@ -72,7 +69,7 @@ func detailOf[T any](t testing.TB, f Finding) (d T) {
 	return d
 }
 
-func (b *bench) acknowledge(f Finding) {
+func (b *scene) acknowledge(f Finding) {
 	b.t.Helper()
 	if _, err := b.Acknowledge(context.Background(), AcknowledgeRequest{f.FindingID, "aki", "it was me"}); err != nil {
 		b.t.Fatal(err)
@@ -80,20 +77,16 @@ func (b *bench) acknowledge(f Finding) {
 }
 
 // seen is how many audit events are of a class.
-func (b *bench) seen(class auditClass) int {
+func (b *scene) seen(class auditClass) int {
 	b.t.Helper()
 	return len(b.strings(`SELECT audit_id FROM upstream_audit_seen WHERE classified = $1`, string(class)))
 }
 
 // lines is how often the log says something.
-func (b *bench) lines(words string) int { return strings.Count(b.log.String(), words) }
-
-func (s *scene) group(customer string) string {
-	return deref(s.operation(customer, CreateGroup).TargetID)
-}
+func (b *scene) lines(words string) int { return strings.Count(b.log.String(), words) }
 
 // sweepStatus is a sweep as it stands.
-func (b *bench) sweepStatus(name SweepName) Sweep {
+func (b *scene) sweepStatus(name SweepName) Sweep {
 	b.t.Helper()
 	page, err := b.Sweeps(context.Background(), SweepsRequest{})
 	if err != nil {
@@ -153,13 +146,6 @@ func TestS75SomebodyChangesALimit(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		s.found("foreign_change "+s.up.State().Audit[8].ID, "limit_differs "+s.group("cus_a"))
 	})
-}
-
-func (s *scene) limit(customer, limit string) {
-	s.t.Helper()
-	if _, err := s.SetLimit(context.Background(), LimitRequest{Key: "limit-" + customer + limit, CustomerID: customer, SpendLimit: limit, ApprovedBy: "aki"}); err != nil {
-		s.t.Fatal(err)
-	}
 }
 
 // What an open operation may have asked for is not judged before it has ended:
@@ -254,7 +240,7 @@ func TestFailedButDone(t *testing.T) {
 
 // An operation that the upstream says has changed two things.
 func TestDoneTwice(t *testing.T) {
-	simulated(t, func(t *testing.T, b *bench) {
+	scenario(t, modelgatetest.Options{}, func(t *testing.T, b *scene) {
 		b.signUp("cus_a")
 		b.step()
 		o := b.operation("cus_a", CreateGroup)
@@ -492,20 +478,13 @@ func TestARestartInTheMiddleOfASweep(t *testing.T) {
 		time.Sleep(time.Minute)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		options := s.client(modelgatetest.DevToken)
-		dial, dialled := options.Dial, 0
-		options.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
-			if dialled++; dialled == 6 { // in the middle of cus_b
+		answers := 0
+		s.answering = func(*scene) {
+			if answers++; answers == 6 { // in the middle of cus_b
 				cancel()
 			}
-			return dial(ctx, network, address)
-		}
-		client, err := modelgate.New(options)
-		if err != nil {
-			t.Fatal(err)
 		}
 		stopped := s.sweeper()
-		stopped.Client = client
 		if err := stopped.Sweep(ctx, SweepAccounts); err == nil {
 			t.Error("it has succeeded")
 		}
@@ -526,7 +505,7 @@ func TestARestartInTheMiddleOfASweep(t *testing.T) {
 
 // One at a time, also beside the server; who has lost its claim writes nothing.
 func TestOneSweepAtATime(t *testing.T) {
-	simulated(t, func(t *testing.T, b *bench) {
+	scenario(t, modelgatetest.Options{}, func(t *testing.T, b *scene) {
 		s := b.sweeper()
 		r, err := s.claim(context.Background(), SweepAudit, true)
 		if err != nil || r == nil {
@@ -611,7 +590,7 @@ func (l *listed) known(_ context.Context, id string) (bool, error) {
 // What never arrived is taken in once, and is on the list until a round has
 // nothing of the kind.
 func TestMissedEvents(t *testing.T) {
-	simulated(t, func(t *testing.T, b *bench) {
+	scenario(t, modelgatetest.Options{}, func(t *testing.T, b *scene) {
 		l := &listed{events: []string{"evt_3", "evt_bad", "evt_1"}, fails: errors.New("no more")}
 		s := b.sweeper()
 		s.Events, s.Ingest, s.Known = l, l.ingest, l.known
@@ -690,13 +669,9 @@ func TestLongListsAreBounded(t *testing.T) {
 		"in one second":     {0, true, 0, 400},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
+			scenario(t, modelgatetest.Options{}, func(t *testing.T, b *scene) {
 				requests := 0
-				l := &pipeListener{conns: make(chan net.Conn), done: make(chan struct{})}
-				server := &http.Server{Handler: manyEvents(time.Now().Add(10*time.Second), c.apart, 1500, &requests)}
-				go server.Serve(l)
-				defer server.Close()
-				b := benchOn(t, storetest.New(t), nil, modelgate.Options{BaseURL: "http://127.0.0.1", APIKey: testKey, Dial: l.dial})
+				defer b.answers(manyEvents(time.Now().Add(10*time.Second), c.apart, 1500, &requests))()
 				time.Sleep(23 * time.Hour)
 				err := b.sweeper().Sweep(context.Background(), SweepAudit)
 				if (err != nil) != c.fails || requests > c.most {
@@ -716,7 +691,7 @@ func TestLongListsAreBounded(t *testing.T) {
 
 // Requests that mean nothing say what would be right.
 func TestFindingsRefuse(t *testing.T) {
-	b := newBench(t)
+	b := stillScene(t)
 	ctx := context.Background()
 	for want, call := range map[string]func() error{
 		"kind: want foreign_change, unmatched_change": func() error { _, err := b.Findings(ctx, FindingsRequest{Kind: "x"}); return err },

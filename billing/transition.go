@@ -298,9 +298,9 @@ func (o *Operation) adopt(ctx context.Context, tx *store.Tx, r rules, a modelgat
 }
 
 // sendAgain (T19): it has not happened, and the key still protects us: the same
-// key, the same bytes.
+// key, the same bytes. What was unknown of earlier sends is known.
 func (o *Operation) sendAgain(tx *store.Tx) error {
-	return o.change(tx, `status = 'pending', reconciling_since_ms = NULL, reconciled_at_ms = $1, next_attempt_at_ms = $1`, tx.NowMS())
+	return o.change(tx, `status = 'pending', unknown_count = 0, reconciling_since_ms = NULL, reconciled_at_ms = $1, next_attempt_at_ms = $1`, tx.NowMS())
 }
 
 // codeNotExecuted says that nothing was found, which is no proof.

@@ -581,11 +581,15 @@ func TestPagesThatWereNotAskedFor(t *testing.T) {
 		"malformed_answer": strings.Replace(row("mrq_1", "grp_1", "2000-01-01T00:00:00Z"), `"1"`, `"-1"`, 1),
 	} {
 		t.Run(code, func(t *testing.T) {
-			simulated(t, func(t *testing.T, b *bench) {
+			scenario(t, modelgatetest.Options{}, func(t *testing.T, b *scene) {
 				b.signUp("cus_a")
 				b.step()
 				time.Sleep(time.Minute)
-				b.partner.requests = func(w http.ResponseWriter) { fmt.Fprintf(w, `{"data":[%s],"next_cursor":null}`, rows) }
+				rows := strings.ReplaceAll(rows, "grp_1", b.group("cus_a"))
+				defer b.answers(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					w.Header().Set("Content-Type", "application/json")
+					fmt.Fprintf(w, `{"data":[%s],"next_cursor":null}`, rows)
+				}))()
 				if _, err := newPoller(b.engine, 0).turn(t.Context()); err != nil {
 					t.Fatal(err)
 				}

@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"jpintel/store"
 	"jpintel/store/storetest"
@@ -78,6 +79,18 @@ func TestControlRowIsMissing(t *testing.T) {
 	write(t, db, func(tx *store.Tx) error { _, err := tx.Exec(`DELETE FROM control`); return err })
 	if c, err := store.ReadControl(db.Reader(t.Context())); err == nil {
 		t.Errorf("read %+v", c)
+	}
+}
+
+func TestRecovered(t *testing.T) {
+	db := storetest.New(t)
+	if at := control(t, db).BillingRecovered; !at.IsZero() {
+		t.Errorf("a new file was restored at %s", at)
+	}
+	var now time.Time
+	write(t, db, func(tx *store.Tx) error { now = tx.Now; return store.SetBillingRecovered(tx) })
+	if at := control(t, db).BillingRecovered; at.UnixMilli() != now.UnixMilli() {
+		t.Errorf("restored at %s, want %s", at, now)
 	}
 }
 

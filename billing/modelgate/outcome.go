@@ -187,6 +187,9 @@ func (o *Outcome) success(r Request, got reply) {
 // failure judges everything else.
 func (o *Outcome) failure(r Request, got reply) {
 	e := readEnvelope(got.header.Get("Content-Type"), got.body)
+	if op, _, ok := find(r); ok && op.secret { // whoever repeats it may do so in any writing
+		e.message = opaque.ReplaceAllString(e.message, "[masked]")
+	}
 	o.Class = classOf(got.status, e, o)
 	o.Code, o.Message = firstOf(o.Code, cleanID(e.code), "http_"+strconv.Itoa(got.status)), firstOf(o.Message, e.message)
 	o.RequestID, o.Excerpt = firstOf(o.RequestID, cleanID(e.requestID)), o.excerpt(r)
@@ -272,7 +275,7 @@ const maxExcerpt = 512
 // excerpt is the beginning of a body; nothing where it could hold a secret,
 // however it is broken.
 func (o *Outcome) excerpt(r Request) string {
-	if op, _, ok := find(r); ok && op.secret && o.Status < 400 {
+	if op, _, ok := find(r); ok && op.secret {
 		return ""
 	}
 	return cut(Redact(string(o.Body[:min(len(o.Body), 4*maxExcerpt)])), maxExcerpt)
@@ -280,6 +283,10 @@ func (o *Outcome) excerpt(r Request) string {
 
 // secretLike matches what an answer must not leave behind.
 var secretLike = regexp.MustCompile(`(?i)"(secret|api_key|token|authorization)"\s*:\s*"[^"]*"?|\bbearer\s+[A-Za-z0-9._~+/=-]+|\b(mgp|mgk|mgs|mg|sk|rk)_[A-Za-z0-9_-]{12,}|(whsec|jpk)_[A-Za-z0-9_-]{8,}`)
+
+// opaque matches what may be a secret in another writing: base64, hex or
+// percent-encoded.
+var opaque = regexp.MustCompile(`[A-Za-z0-9+/_=%-]{20,}`)
 
 // Redact replaces what looks like a secret.
 func Redact(text string) string { return secretLike.ReplaceAllString(text, "[masked]") }

@@ -1,6 +1,8 @@
 package modelgate
 
 import (
+	"encoding/base64"
+	"encoding/hex"
 	"fmt"
 	"net/http"
 	"strings"
@@ -180,14 +182,24 @@ func TestS17AndS18RetryAfter(t *testing.T) {
 	}
 }
 
+func failureWith(text string) string {
+	return `{"error":{"code":"x","message":"not delivered: ` + text + `"}}`
+}
+
 // S71: nothing that may be stored has a secret.
 func TestS71OutcomesHaveNoSecrets(t *testing.T) {
 	const secret = "mg_ab12_the_secret_itself"
 	for _, body := range []string{keyAnswer[:strings.Index(keyAnswer, secret)+10], keyAnswer + "x", `{"error":{"code":"x","message":"Bearer ` + testKey + `, \"secret\":\"` + secret + `\""}}`,
-		testKey, strings.Repeat("x", 2*maxExcerpt) + testKey, `{"Secret" : "` + secret + `"`} {
+		testKey, strings.Repeat("x", 2*maxExcerpt) + testKey, `{"Secret" : "` + secret + `"`,
+		failureWith(base64.StdEncoding.EncodeToString([]byte(secret))), failureWith(hex.EncodeToString([]byte(secret))), failureWith(strings.ReplaceAll(secret, "_", "%5F"))} {
 		for _, status := range []int{201, 400, 409, 500} {
 			o := send(t, upstream(t, answer(status, body, [2]string{"X-Request-Id", testKey}, [2]string{"Retry-After", testKey})), key)
 			stored := fmt.Sprintf("%+v", []any{o.Code, o.Message, o.Excerpt, o.RequestID})
+			for _, other := range []string{base64.StdEncoding.EncodeToString([]byte(secret)), hex.EncodeToString([]byte(secret)), "mg%5F"} {
+				if strings.Contains(stored, other) {
+					t.Errorf("%d %s: %s", status, body, stored)
+				}
+			}
 			if strings.Contains(stored, testKey) || strings.Contains(stored, secret) || strings.Contains(stored, "mg_ab12_") || len(o.Excerpt) > maxExcerpt {
 				t.Errorf("%d %s: %s", status, body, stored)
 			}

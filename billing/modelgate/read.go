@@ -16,11 +16,14 @@ import (
 
 const (
 	pageRows = 100
-	// maxRows is the most rows that one question reads: whoever has more
+	// maxRows is the most rows that answer one question: whoever has more
 	// matches than that has another problem.
 	maxRows = 1000
 	// CodeTooMany is what is wrong with an answer of more rows than that.
 	CodeTooMany = "too_many_rows"
+	// maxOthers is the most rows that do not, from an upstream whose lists have no
+	// filter for references: a person has to look where there are more customers.
+	maxOthers = 10_000
 )
 
 // Found is the whole answer to one question. What is evidence has to say what
@@ -44,9 +47,8 @@ func (e *ReadError) Error() string { return fmt.Sprintf("asking the upstream: %s
 
 // GroupsByRef finds the groups with a reference.
 func (c *Client) GroupsByRef(ctx context.Context, externalRef string) (Found[Group], error) {
-	found, err := list(ctx, c, "/groups", url.Values{"external_ref": {externalRef}}, readGroup, func(g Group) string { return g.ID })
-	found.Items = only(found.Items, func(g Group) bool { return g.ExternalRef == externalRef })
-	return found, err
+	return list(ctx, c, "/groups", url.Values{"external_ref": {externalRef}}, readGroup, func(g Group) string { return g.ID },
+		func(g Group) bool { return g.ExternalRef == externalRef })
 }
 
 // Group reads one group; none where there is none.
@@ -56,9 +58,8 @@ func (c *Client) Group(ctx context.Context, id string) (Found[Group], error) {
 
 // KeysByRef finds the keys of a group with a reference.
 func (c *Client) KeysByRef(ctx context.Context, group, externalRef string) (Found[Key], error) {
-	found, err := list(ctx, c, "/groups/"+url.PathEscape(group)+"/keys", url.Values{"external_ref": {externalRef}}, readKey, func(k Key) string { return k.ID })
-	found.Items = only(found.Items, func(k Key) bool { return k.ExternalRef == externalRef })
-	return found, err
+	return list(ctx, c, "/groups/"+url.PathEscape(group)+"/keys", url.Values{"external_ref": {externalRef}}, readKey, func(k Key) string { return k.ID },
+		func(k Key) bool { return k.ExternalRef == externalRef })
 }
 
 // Key reads one key; none where there is none.
@@ -73,9 +74,8 @@ func (c *Client) Limits(ctx context.Context, group string) (Found[Limits], error
 
 // TransactionsByRef finds the transactions of a group with a reference.
 func (c *Client) TransactionsByRef(ctx context.Context, group, externalRef string) (Found[Transaction], error) {
-	found, err := list(ctx, c, "/transactions", url.Values{"group_id": {group}, "external_ref": {externalRef}}, readTransaction, func(t Transaction) string { return t.ID })
-	found.Items = only(found.Items, func(t Transaction) bool { return t.ExternalRef == externalRef })
-	return found, err
+	return list(ctx, c, "/transactions", url.Values{"group_id": {group}, "external_ref": {externalRef}}, readTransaction, func(t Transaction) string { return t.ID },
+		func(t Transaction) bool { return t.ExternalRef == externalRef })
 }
 
 // TransactionQuery says which transactions are wanted. What is empty does not count.
@@ -94,7 +94,7 @@ func (c *Client) Transactions(ctx context.Context, q TransactionQuery) (Found[Tr
 		query.Set("created_from", q.From.UTC().Format(time.RFC3339))
 		query.Set("created_to", q.To.UTC().Format(time.RFC3339))
 	}
-	return list(ctx, c, "/transactions", query, readTransaction, func(t Transaction) string { return t.ID })
+	return list(ctx, c, "/transactions", query, readTransaction, func(t Transaction) string { return t.ID }, everything)
 }
 
 // Wallet reads what the partner's wallet has.
@@ -122,8 +122,10 @@ func (c *Client) Audit(ctx context.Context, q AuditQuery) (Found[AuditEvent], er
 		query.Set("from", q.From.UTC().Format(time.RFC3339))
 		query.Set("to", q.To.UTC().Format(time.RFC3339))
 	}
-	return list(ctx, c, "/audit-events", query, readAudit, func(e AuditEvent) string { return e.ID })
+	return list(ctx, c, "/audit-events", query, readAudit, func(e AuditEvent) string { return e.ID }, everything)
 }
+
+func everything[T any](T) bool { return true }
 
 func only[T any](all []T, keep func(T) bool) (kept []T) {
 	for _, v := range all {
@@ -152,16 +154,16 @@ func one[T any](ctx context.Context, c *Client, path string, read func(*reader) 
 	return found, nil
 }
 
-// list reads all pages of a list, each object once.
-func list[T any](ctx context.Context, c *Client, path string, query url.Values, read func(*reader) T, id func(T) string) (Found[T], error) {
-	return listUpTo(ctx, c, maxRows, path, query, read, id)
+// list reads all pages of a list and keeps what is wanted, each object once.
+func list[T any](ctx context.Context, c *Client, path string, query url.Values, read func(*reader) T, id func(T) string, wanted func(T) bool) (Found[T], error) {
+	return listUpTo(ctx, c, maxRows, path, query, read, id, wanted)
 }
 
-// listUpTo is list with a bound of its own, in rows.
-func listUpTo[T any](ctx context.Context, c *Client, most int, path string, query url.Values, read func(*reader) T, id func(T) string) (all Found[T], err error) {
+// listUpTo is list with a bound of its own, in rows that are wanted.
+func listUpTo[T any](ctx context.Context, c *Client, most int, path string, query url.Values, read func(*reader) T, id func(T) string, wanted func(T) bool) (all Found[T], err error) {
 	query.Set("limit", strconv.Itoa(pageRows))
 	sum, seen, cursors := sha256.New(), map[string]bool{}, map[string]bool{}
-	for rows := 0; ; {
+	for rows, others := 0, 0; ; {
 		page, next, err := listPage(ctx, c, path, query, read)
 		if all.Query == "" {
 			all.Query = page.Query
@@ -172,19 +174,23 @@ func listUpTo[T any](ctx context.Context, c *Client, most int, path string, quer
 		if err != nil {
 			return all, err
 		}
-		if rows += len(page.Items); rows > most {
-			return all, &ReadError{Malformed, CodeTooMany, page.Status}
-		}
 		for _, v := range page.Items {
-			if !seen[id(v)] {
+			if !wanted(v) {
+				others++
+				continue
+			}
+			if rows++; !seen[id(v)] {
 				seen[id(v)] = true
 				all.Items = append(all.Items, v)
 			}
 		}
+		if rows > most || others > maxOthers {
+			return all, &ReadError{Malformed, CodeTooMany, page.Status}
+		}
 		if next == "" {
 			return all, nil
 		}
-		if cursors[next] || len(cursors) > most/pageRows {
+		if cursors[next] || len(cursors) > (most+others)/pageRows {
 			return all, &ReadError{Malformed, codeCursorLoop, page.Status}
 		}
 		cursors[next] = true

@@ -61,6 +61,30 @@ func TestS74ReadsAreBounded(t *testing.T) {
 	}
 }
 
+// An upstream without a filter for references shows everybody's: ours is found
+// behind thousands, and there is an end to that too.
+func TestAListOfEverybodys(t *testing.T) {
+	for pages, found := range map[int]bool{60: true, 120: false} {
+		served := 0
+		c := upstream(t, func(w http.ResponseWriter, r *http.Request) {
+			var rows []string
+			for i := range pageRows {
+				rows = append(rows, groupJSON(fmt.Sprintf("grp_%d_%d", served, i), "other"))
+			}
+			served++
+			if served == pages {
+				answer(200, `{"data":[`+groupJSON("grp_ours", "x")+`],"next_cursor":null}`)(w, r)
+				return
+			}
+			answer(200, fmt.Sprintf(`{"data":[%s],"next_cursor":"c%d"}`, strings.Join(rows, ","), served))(w, r)
+		})
+		got, err := c.GroupsByRef(context.Background(), "x")
+		if e, _ := errors.AsType[*ReadError](err); found != (err == nil) || found && (len(got.Items) != 1 || got.Items[0].ID != "grp_ours") || !found && e.Code != "too_many_rows" {
+			t.Errorf("%d pages: %+v (%v)", pages, got.Items, err)
+		}
+	}
+}
+
 func TestReadsThatFailSaySo(t *testing.T) {
 	for _, c := range []struct {
 		handle http.HandlerFunc

@@ -18,6 +18,7 @@ const (
 // key is a key for the models.
 type key struct {
 	id, group, name, purpose, ref, prefix, status string
+	secret                                        string // never on the wire again
 	createdAt                                     time.Time
 	revokedAt                                     *time.Time
 }
@@ -82,7 +83,7 @@ func createKey(c *call) (execution, error) {
 			return reply{}, problemf(http.StatusConflict, "key_limit_reached", "a group has at most %d keys", s.options.MaxKeys)
 		}
 		secret := newSecret()
-		k.id, k.group, k.prefix, k.createdAt = s.id("key"), g.id, secret[:prefixLength], s.now
+		k.id, k.group, k.secret, k.prefix, k.createdAt = s.id("key"), g.id, secret, secret[:prefixLength], s.now
 		s.keys.put(s.tx, k.id, k)
 		s.changed("key.create", "key", k.id, map[string]string{"group_id": g.id, "purpose": k.purpose, "prefix": k.prefix})
 		return s.createdKey(k, secret), nil

@@ -84,6 +84,19 @@ func (u *Upstream) state() State {
 	return s
 }
 
+// Secrets are the partner's token and every key's secret that was ever made,
+// whether or not somebody has received it: for tests that look for them where
+// they must not be. No call shows them.
+func (u *Upstream) Secrets() []string {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	all := []string{u.options.Token}
+	for k := range u.data.keys.all(u.clock.now()) {
+		all = append(all, k.secret)
+	}
+	return all
+}
+
 func (s *State) ref(ref string) *RefCount {
 	if ref == "" {
 		return &RefCount{} // nobody's
