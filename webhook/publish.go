@@ -82,7 +82,7 @@ func (s *Service) PublishEvent(ctx context.Context, r PublishRequest) (answer Pu
 	if err != nil {
 		return answer, err
 	}
-	err = s.DB.Write(ctx, func(tx *store.Tx) (err error) {
+	err = s.DB.WriteEarly(ctx, func(tx *store.Tx) (err error) {
 		answer, err = store.DoOnce(tx, once, func() (PublishAnswer, error) {
 			if e.customer != "" {
 				if _, err := store.GetCustomer(tx, e.customer); err != nil {
