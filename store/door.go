@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,6 +17,9 @@ const (
 	// maxBatch bounds the callers of one transaction: enough to share one sync
 	// among all that wait, few enough that the first of them waits milliseconds.
 	maxBatch = 512
+	// yields is how often those who can run are let before a transaction begins:
+	// where the processors are busy, more callers share it.
+	yields = 2
 	// backgroundShare: a background step joins at least every fourth
 	// transaction, so that fan-out keeps up with those who publish.
 	backgroundShare = 4
@@ -142,7 +146,8 @@ func (d *door) run() {
 	}
 }
 
-// next waits for work and takes all of it that is there: no lingering. It
+// next waits for work and takes all of it that is there, and all that is about to
+// come: it lets others run as long as there are others, and does not wait. It
 // returns nil when the door is closed and both queues are empty.
 func (d *door) next() []*call {
 	var batch []*call
@@ -160,14 +165,17 @@ func (d *door) next() []*call {
 			return d.rest()
 		}
 	}
-	for len(batch) < maxBatch {
+	for turns := 0; len(batch) < maxBatch; {
 		select {
 		case c := <-d.foreground:
 			batch = append(batch, c)
 			continue
 		default:
 		}
-		break
+		if turns++; turns > yields {
+			break
+		}
+		runtime.Gosched() // comes back at once where nobody else wants to run
 	}
 	if d.batches++; d.batches >= backgroundShare {
 		select {
