@@ -167,27 +167,20 @@ func (r PublishRequest) data(entry *EventType) (text []byte, members map[string]
 	return b.Bytes(), members, r.checkCustomer(entry, members)
 }
 
-// readMembers reads valid JSON as the object that data has to be. One that is
+// readMembers reads valid compact JSON as the object that data has to be. One that is
 // there twice would be one thing to us and another to a receiver.
 func readMembers(text []byte) (map[string]any, error) {
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.UseNumber()
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+	if text[0] != '{' {
 		return nil, store.Errorf(store.CodeInvalid, "data: want an object")
 	}
 	members := map[string]any{}
-	for dec.More() {
-		t, err := dec.Token()
-		name, _ := t.(string)
-		var value any
-		if err == nil {
-			err = dec.Decode(&value)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("reading data: %w", err) // unreachable: it is valid
-		}
+	for name, raw := range Members(text) {
 		if _, twice := members[name]; twice {
 			return nil, store.Errorf(store.CodeInvalid, "data.%s: there twice", name)
+		}
+		value, err := anyValue(raw)
+		if err != nil {
+			return nil, fmt.Errorf("reading data: %w", err) // unreachable: it is valid
 		}
 		members[name] = value
 	}
