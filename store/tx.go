@@ -21,7 +21,7 @@ type Tx struct {
 	changes bool                 // it has run something that may have changed the file
 	open    map[string]*sql.Rows // by query: what the function reads from
 	commit  []func()
-	follow  []*Follower
+	follow  []following
 }
 
 var (

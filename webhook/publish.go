@@ -223,7 +223,7 @@ func checkGivenID(field, id string) error {
 
 // attributes are what was given, and for the rest what data has under their
 // names.
-func (r PublishRequest) attributes(entry *EventType, members map[string]any) ([]byte, error) {
+func (r PublishRequest) attributes(entry *EventType, members map[string]any) (Attributes, error) {
 	known := map[string]bool{}
 	for _, name := range entry.Attributes {
 		known[name] = true
@@ -241,7 +241,7 @@ func (r PublishRequest) attributes(entry *EventType, members map[string]any) ([]
 			all[name] = values
 		}
 	}
-	return json.Marshal(all)
+	return all, nil
 }
 
 // derive reads an attribute from data, as the publishers of this service do.
