@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"maps"
 	"math"
@@ -28,6 +27,9 @@ import (
 // maxBody is the most bytes that a JSON body may have, unless its endpoint says
 // otherwise.
 const maxBody = 64 << 10
+
+// maxAhead is how many bytes of a body have their place before they have come.
+const maxAhead = 4 << 10
 
 // call is one API call on its way to its endpoint.
 type call struct {
@@ -53,9 +55,10 @@ type handler func(*call) error
 // A body may have maxBody bytes, or what the request's MaxBody method says. The
 // answer is JSON with status 200, or what its HTTPStatus method says.
 func endpoint[Req, Resp any](fn func(context.Context, Req) (Resp, error)) handler {
+	known := queryNames(reflect.TypeFor[Req]())
 	return func(c *call) error {
 		var req Req
-		if err := c.bind(reflect.ValueOf(&req).Elem()); err != nil {
+		if err := c.bind(reflect.ValueOf(&req).Elem(), known); err != nil {
 			return err
 		}
 		resp, err := fn(c.r.Context(), req)
@@ -70,8 +73,9 @@ func endpoint[Req, Resp any](fn func(context.Context, Req) (Resp, error)) handle
 	}
 }
 
-func (c *call) bind(req reflect.Value) error {
-	query, err := c.query(queryNames(req.Type()))
+// bind fills a request; known are the query parameters that it has.
+func (c *call) bind(req reflect.Value, known []string) error {
+	query, err := c.query(known)
 	if err != nil {
 		return err
 	}
@@ -216,14 +220,16 @@ func (c *call) body(limit int64) ([]byte, error) {
 		c.w.Header().Set("Connection", "close")
 		return nil, tooLarge
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
+	var b bytes.Buffer
+	b.Grow(int(min(max(c.r.ContentLength, 0), maxAhead)) + bytes.MinRead)
+	_, err := b.ReadFrom(http.MaxBytesReader(c.w, c.r.Body, limit))
 	if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 		return nil, tooLarge
 	}
 	if err != nil {
 		return nil, store.Errorf(store.CodeInvalid, "the body ended early")
 	}
-	return body, nil
+	return b.Bytes(), nil
 }
 
 func wantContentType(r *http.Request, want string) error {
@@ -238,19 +244,11 @@ func wantContentType(r *http.Request, want string) error {
 // decodeObject reads a JSON object strictly: every member known, exactly as it
 // is written, and there once.
 func decodeObject(body []byte, members map[string]reflect.Value) error {
-	malformed := func() error { return store.Errorf(store.CodeInvalid, "the body is not a JSON object") }
-	dec := json.NewDecoder(bytes.NewReader(body))
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
-		return malformed()
+	if err := wantObject(body); err != nil {
+		return err
 	}
 	seen := map[string]bool{}
-	for dec.More() {
-		t, err := dec.Token()
-		name, ok := t.(string)
-		var raw json.RawMessage
-		if err != nil || !ok || dec.Decode(&raw) != nil {
-			return malformed()
-		}
+	for name, raw := range webhook.Members(body) {
 		member, known := members[name]
 		if !known {
 			return store.Errorf(store.CodeInvalid, "%s: unknown field", name)
@@ -263,13 +261,19 @@ func decodeObject(body []byte, members map[string]reflect.Value) error {
 			return err
 		}
 	}
-	if _, err := dec.Token(); err != nil {
-		return malformed()
-	}
-	if _, err := dec.Token(); err != io.EOF {
+	return nil
+}
+
+// wantObject checks that a body is one JSON object and nothing else.
+func wantObject(body []byte) error {
+	object := bytes.HasPrefix(bytes.TrimLeft(body, " \t\r\n"), []byte("{"))
+	switch {
+	case object && json.Valid(body):
+		return nil
+	case object && json.NewDecoder(bytes.NewReader(body)).Decode(&json.RawMessage{}) == nil:
 		return store.Errorf(store.CodeInvalid, "there is something after the JSON object")
 	}
-	return nil
+	return store.Errorf(store.CodeInvalid, "the body is not a JSON object")
 }
 
 func decodeMember(name string, raw json.RawMessage, member reflect.Value) error {

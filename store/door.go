@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +17,9 @@ const (
 	// maxBatch bounds the callers of one transaction: enough to share one sync
 	// among all that wait, few enough that the first of them waits milliseconds.
 	maxBatch = 512
+	// yields is how often those who can run are let before a transaction begins:
+	// where the processors are busy, more callers share it.
+	yields = 2
 	// backgroundShare: a background step joins at least every fourth
 	// transaction, so that fan-out keeps up with those who publish.
 	backgroundShare = 4
@@ -27,7 +32,7 @@ const (
 type door struct {
 	db         *DB
 	conn       *sql.Conn
-	stmts      map[string]*sql.Stmt
+	stmts      map[string]statement
 	foreground chan *call
 	background chan *call
 	batches    int // since the last background step
@@ -41,9 +46,16 @@ type door struct {
 	done    chan struct{}
 }
 
+// statement is a prepared one.
+type statement struct {
+	*sql.Stmt
+	reads bool // it is known to change nothing
+}
+
 // call is one caller's function on its way through the door.
 type call struct {
 	fn     func(*Tx) error
+	early  bool // it fails, if at all, before it changes anything
 	state  atomic.Int32
 	answer chan struct{} // closed when the rest is final
 	err    error
@@ -56,6 +68,8 @@ const (
 	callWithdrawn
 )
 
+var errLate = errors.New("store: a function that was to fail early has failed late")
+
 var errClosed = &Error{Code: CodeUnavailable, Message: "the store is closing, try again"}
 
 func openDoor(db *DB, opt Options) (*door, error) {
@@ -66,7 +80,7 @@ func openDoor(db *DB, opt Options) (*door, error) {
 		return nil, fmt.Errorf("opening the writer: %w", err)
 	}
 	d := &door{
-		db: db, conn: conn, stmts: map[string]*sql.Stmt{}, bump: !opt.Server, fatal: opt.Fatal, log: opt.Logger,
+		db: db, conn: conn, stmts: map[string]statement{}, bump: !opt.Server, fatal: opt.Fatal, log: opt.Logger,
 		foreground: make(chan *call, maxBatch), background: make(chan *call, 16),
 		quit: make(chan struct{}), done: make(chan struct{}),
 	}
@@ -74,8 +88,8 @@ func openDoor(db *DB, opt Options) (*door, error) {
 	return d, nil
 }
 
-func (d *door) do(ctx context.Context, queue chan<- *call, fn func(*Tx) error) error {
-	c := &call{fn: fn, answer: make(chan struct{})}
+func (d *door) do(ctx context.Context, queue chan<- *call, c *call) error {
+	c.answer = make(chan struct{})
 	if err := d.enqueue(ctx, queue, c); err != nil {
 		return err
 	}
@@ -132,7 +146,8 @@ func (d *door) run() {
 	}
 }
 
-// next waits for work and takes all of it that is there: no lingering. It
+// next waits for work and takes all of it that is there, and all that is about to
+// come: it lets others run as long as there are others, and does not wait. It
 // returns nil when the door is closed and both queues are empty.
 func (d *door) next() []*call {
 	var batch []*call
@@ -150,14 +165,17 @@ func (d *door) next() []*call {
 			return d.rest()
 		}
 	}
-	for len(batch) < maxBatch {
+	for turns := 0; len(batch) < maxBatch; {
 		select {
 		case c := <-d.foreground:
 			batch = append(batch, c)
 			continue
 		default:
 		}
-		break
+		if turns++; turns > yields {
+			break
+		}
+		runtime.Gosched() // comes back at once where nobody else wants to run
 	}
 	if d.batches++; d.batches >= backgroundShare {
 		select {
@@ -219,7 +237,7 @@ func (d *door) commit(batch []*call) (wakes []func(), err error) {
 	var followers followers
 	for _, c := range batch {
 		tx := &Tx{Now: now, door: d}
-		c.err = d.savepoint(tx, c)
+		c.err = d.part(tx, c, !changed)
 		if tx.lost != nil {
 			_, _ = d.exec("ROLLBACK") // fails where SQLite has done it
 			return nil, fmt.Errorf("%w: %w", errTxLost, tx.lost)
@@ -252,8 +270,45 @@ func (d *door) commit(batch []*call) (wakes []func(), err error) {
 	return wakes, nil
 }
 
-// savepoint runs one caller's function and undoes it if it fails. It sets
-// tx.lost when it finds itself outside of the transaction.
+// part runs one caller's function and undoes it if it fails. It sets tx.lost
+// when the transaction is over for everybody. A savepoint has SQLite keep a copy
+// of every page that is changed, so it is for those who need one: not the first
+// in a transaction, which can begin again, nor who fails early.
+func (d *door) part(tx *Tx, c *call, first bool) error {
+	if !first && !c.early {
+		return d.savepoint(tx, c)
+	}
+	err := d.call(tx, c)
+	tx.end()
+	if tx.lost != nil || err == nil && c.panics == nil {
+		return err
+	}
+	switch {
+	case !tx.changes: // there is nothing to undo
+	case first:
+		tx.lost = d.restart()
+	case err == nil: // it has panicked
+		tx.lost = errLate
+	default:
+		tx.lost = fmt.Errorf("%w: %w", errLate, err)
+	}
+	if isFull(err) {
+		return unavailable(err)
+	}
+	return err
+}
+
+// restart undoes all of the transaction and begins another: nobody but the caller
+// that failed has done anything in it.
+func (d *door) restart() error {
+	if _, err := d.exec("ROLLBACK"); err != nil {
+		return err
+	}
+	_, err := d.exec("BEGIN IMMEDIATE")
+	return err
+}
+
+// savepoint is part with a savepoint.
 func (d *door) savepoint(tx *Tx, c *call) error {
 	if _, err := d.exec("SAVEPOINT caller"); err != nil {
 		tx.lost = err
@@ -293,16 +348,17 @@ func (d *door) exec(query string) (sql.Result, error) {
 	return stmt.Exec()
 }
 
-func (d *door) prepared(query string) (*sql.Stmt, error) {
+func (d *door) prepared(query string) (statement, error) {
 	if stmt, ok := d.stmts[query]; ok {
 		return stmt, nil
 	}
 	stmt, err := d.conn.PrepareContext(context.Background(), query)
 	if err != nil {
-		return nil, err
+		return statement{}, err
 	}
-	d.stmts[query] = stmt
-	return stmt, nil
+	s := statement{stmt, strings.HasPrefix(strings.TrimSpace(query), "SELECT")}
+	d.stmts[query] = s
+	return s, nil
 }
 
 // trim drops the prepared statements when they are too many. It runs between

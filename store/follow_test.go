@@ -14,7 +14,7 @@ import (
 func with(fn func(*store.Tx) error, followers ...*store.Follower) func(*store.Tx) error {
 	return func(tx *store.Tx) error {
 		for _, f := range followers {
-			tx.Follow(f)
+			tx.Follow(f, nil)
 		}
 		return fn(tx)
 	}
@@ -26,7 +26,7 @@ func TestFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		db := newNumbers(t)
 		woken, ran := 0, 0
-		f := &store.Follower{Run: func(tx *store.Tx) error {
+		f := &store.Follower{Run: func(tx *store.Tx, _ []any) error {
 			ran++
 			tx.AfterCommit(func() { woken++ })
 			seen := 0
@@ -55,11 +55,11 @@ func TestFollowerFails(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			db := newNumbers(t)
-			bad := &store.Follower{Run: func(tx *store.Tx) error {
+			bad := &store.Follower{Run: func(tx *store.Tx, _ []any) error {
 				tx.AfterCommit(func() { t.Error("it woke somebody") })
 				return errors.Join(insert(2)(tx), fail())
 			}}
-			write(t, db, with(insert(1), bad, &store.Follower{Run: insert(3)}))
+			write(t, db, with(insert(1), bad, &store.Follower{Run: func(tx *store.Tx, _ []any) error { return insert(3)(tx) }}))
 			if got := numbers(t, db); !slices.Equal(got, []int{1, 3}) {
 				t.Errorf("wrote %d", got)
 			}
@@ -71,7 +71,7 @@ func TestFollowerFails(t *testing.T) {
 // are told, and nothing is half written.
 func TestFollowerLosesTheTransaction(t *testing.T) {
 	db := newNumbers(t)
-	f := &store.Follower{Run: func(tx *store.Tx) error {
+	f := &store.Follower{Run: func(tx *store.Tx, _ []any) error {
 		_, err := tx.Exec(`INSERT OR ROLLBACK INTO numbers (n) VALUES (1)`)
 		return err
 	}}

@@ -179,13 +179,18 @@ type answer struct {
 // batch runs fns in one transaction, each for a caller of its own, in this
 // order. The DB is one in a synctest bubble.
 func batch(db *store.DB, fns ...func(*store.Tx) error) []answer {
+	return batchOf(db, db.Write, fns...)
+}
+
+// batchOf is batch with another way in.
+func batchOf(db *store.DB, write func(context.Context, func(*store.Tx) error) error, fns ...func(*store.Tx) error) []answer {
 	answers := make([]answer, len(fns))
 	release := hold(db)
 	var callers sync.WaitGroup
 	for i, fn := range fns {
 		callers.Go(func() {
 			defer func() { answers[i].panics = recover() }()
-			answers[i].err = db.Write(context.Background(), fn)
+			answers[i].err = write(context.Background(), fn)
 		})
 		synctest.Wait()
 	}

@@ -7,7 +7,7 @@
 //
 // What is atomic: everything inside one function given to [DB.Write]. All
 // writes of a process go through one goroutine, the door, which runs the
-// functions that are waiting, each in a savepoint, inside one transaction, and
+// functions that are waiting, each undone alone, inside one transaction, and
 // commits once for all of them. A caller whose Write returned nil has its rows
 // on disk (synchronous=FULL): they survive power loss.
 //
@@ -248,14 +248,22 @@ func (db *DB) Path() string {
 // The error has CodeUnavailable when nothing was done and a later try may
 // succeed (the file is busy or the disk is full).
 func (db *DB) Write(ctx context.Context, fn func(*Tx) error) error {
-	return db.door.do(ctx, db.door.foreground, fn)
+	return db.door.do(ctx, db.door.foreground, &call{fn: fn})
+}
+
+// WriteEarly is Write for a function that fails, if at all, before it changes
+// anything: what it must refuse it finds out by reading. It costs less, since
+// nothing of it alone can be undone: where it fails later all the same, as on a
+// full disk, everybody in its transaction is answered CodeUnavailable.
+func (db *DB) WriteEarly(ctx context.Context, fn func(*Tx) error) error {
+	return db.door.do(ctx, db.door.foreground, &call{fn: fn, early: true})
 }
 
 // WriteBackground is Write for the steps of long work: they run when nobody
 // waits in the foreground, or in every fourth transaction at the latest. A
 // step should touch a few hundred rows at most.
 func (db *DB) WriteBackground(ctx context.Context, fn func(*Tx) error) error {
-	return db.door.do(ctx, db.door.background, fn)
+	return db.door.do(ctx, db.door.background, &call{fn: fn})
 }
 
 // Querier reads: the pool, or an open write transaction.

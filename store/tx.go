@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Tx is one caller's part of a transaction: a savepoint of its own. It is good
+// Tx is one caller's part of a transaction, which is undone alone. It is good
 // for the one goroutine that runs the function it was given to, and until that
 // function returns.
 type Tx struct {
@@ -15,12 +15,13 @@ type Tx struct {
 	// milliseconds. Everything that a transaction writes bears this time.
 	Now time.Time
 
-	door   *door
-	lost   error // why the transaction was rolled back under us; nil: it was not
-	over   bool
-	open   map[string]*sql.Rows // by query: what the function reads from
-	commit []func()
-	follow []*Follower
+	door    *door
+	lost    error // why the transaction was rolled back under us; nil: it was not
+	over    bool
+	changes bool                 // it has run something that may have changed the file
+	open    map[string]*sql.Rows // by query: what the function reads from
+	commit  []func()
+	follow  []following
 }
 
 var (
@@ -124,19 +125,20 @@ var canceled = func() context.Context {
 	return ctx
 }()
 
-func (tx *Tx) prepared(query string) (*sql.Stmt, error) {
+func (tx *Tx) prepared(query string) (statement, error) {
 	switch {
 	case tx.over:
-		return nil, errTxOver
+		return statement{}, errTxOver
 	case tx.lost != nil:
-		return nil, errTxLost
+		return statement{}, errTxLost
 	}
 	if rows, ok := tx.open[query]; ok {
 		if _, err := rows.Columns(); err == nil { // not closed
-			return nil, errTxRows
+			return statement{}, errTxRows
 		}
 	}
 	stmt, err := tx.door.prepared(query)
+	tx.changes = tx.changes || !stmt.reads
 	return stmt, tx.check(err)
 }
 

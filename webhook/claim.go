@@ -34,6 +34,7 @@ type target struct {
 	subSeq         int64
 	subscriptionID string
 	customerID     string
+	customerHash   string // as it is logged
 	url            string
 	generation     int64
 	events         []Type
@@ -120,6 +121,7 @@ func readTarget(q store.Querier, keys *store.Keyring, subSeq int64, now time.Tim
 	if t.events, err = decodeTypes(events); err != nil {
 		return nil, fmt.Errorf("subscription %s: %w", t.subscriptionID, err)
 	}
+	t.customerHash = keys.HashID(t.customerID)
 	switch {
 	case tier != store.TierPaid:
 		t.refused = reasonFree

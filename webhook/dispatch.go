@@ -29,7 +29,7 @@ type dispatcher struct {
 
 // news is what others have told the dispatcher since it last looked.
 type news struct {
-	works  []fresh        // new deliveries
+	works  []work         // new deliveries
 	bytes  int            // of their bodies
 	woken  map[int64]bool // subscriptions with deliveries that are due
 	stale  []int64        // subscriptions that were changed
@@ -67,7 +67,7 @@ func (d *dispatcher) notify() {
 
 // hand gives new deliveries to the dispatcher: in memory as long as it keeps up,
 // else it is told where to look for them.
-func (d *dispatcher) hand(works []fresh) {
+func (d *dispatcher) hand(works []work) {
 	if len(works) == 0 {
 		return
 	}

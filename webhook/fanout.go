@@ -2,10 +2,8 @@ package webhook
 
 import (
 	"context"
-	"database/sql"
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	"jpintel/store"
 )
@@ -15,7 +13,7 @@ import (
 const (
 	stepEvents        = 128
 	stepBytes         = 1 << 20 // of events' data
-	stepSubscriptions = 500
+	stepSubscriptions = 500     // that have changed
 	stepDeliveries    = 1000
 )
 
@@ -27,28 +25,10 @@ const (
 // publisher's own transaction, and is mostly the last one too.
 type fanout struct {
 	db       *store.DB
-	matchers map[int64]matcher // parsed subscriptions; the door's, one step at a time
+	audience *audience // the door's
 }
 
-// matcher is what a subscription lets through, with the texts that it was
-// parsed from.
-type matcher struct {
-	eventsText, filterText string
-	events                 []Type
-	filter                 Filter
-}
-
-func newFanout(db *store.DB) *fanout { return &fanout{db: db, matchers: map[int64]matcher{}} }
-
-// candidate is a subscription that may be due.
-type candidate struct {
-	seq        int64
-	since      int64
-	generation int64
-	envelope   Envelope
-	probation  bool
-	matcher
-}
+func newFanout(db *store.DB) *fanout { return &fanout{db: db, audience: newAudience()} }
 
 // unpublished is an event on its way out.
 type unpublished struct {
@@ -59,15 +39,8 @@ type unpublished struct {
 
 // fanned is what a step did.
 type fanned struct {
-	works []fresh // the new deliveries
-	more  bool    // there may be more to do
-}
-
-// fresh is a delivery that was just made, for the queue: what is in memory need
-// not be read again.
-type fresh struct {
-	work
-	probation bool // the subscription's
+	works []work // the new deliveries: what is in memory need not be read again
+	more  bool   // there may be more to do
 }
 
 // step runs one step, in the background lane.
@@ -76,23 +49,66 @@ func (f *fanout) step(ctx context.Context) (fanned, error) {
 	if any, err := exists(f.db.Reader(ctx), `SELECT 1 FROM outbox_events WHERE published_at_ms IS NULL LIMIT 1`); err != nil || !any {
 		return done, err
 	}
+	if err := f.load(ctx); err != nil {
+		return done, err
+	}
 	err := f.db.WriteBackground(ctx, func(tx *store.Tx) (err error) {
-		done, err = f.stepIn(tx)
+		done, err = f.stepIn(tx, nil)
 		return err
 	})
 	return done, err
 }
 
-// stepIn runs one step in a transaction.
-func (f *fanout) stepIn(tx *store.Tx) (fanned, error) {
-	var done fanned
-	events, all, err := readUnpublished(tx)
-	if err != nil || len(events) == 0 {
+// load reads the subscriptions, as far as that has not been done.
+func (f *fanout) load(ctx context.Context) error {
+	for current := false; !current; {
+		if err := f.db.WriteBackground(ctx, func(tx *store.Tx) (err error) {
+			current, err = f.audience.refresh(tx)
+			return err
+		}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stepIn runs one step in a transaction. given are the events that were added in
+// this transaction, in their order: they need not be read again.
+func (f *fanout) stepIn(tx *store.Tx, given []unpublished) (fanned, error) {
+	done := fanned{more: true}
+	if current, err := f.audience.refresh(tx); err != nil || !current {
+		return done, err
+	}
+	events, all, err := nextUnpublished(tx, given)
+	if err != nil {
 		return done, err
 	}
 	n, err := f.publish(tx, events, &done)
 	done.more = !all || n < len(events)
 	return done, err
+}
+
+// nextUnpublished is the oldest events that are not fanned out, and whether
+// these are all of them.
+func nextUnpublished(tx *store.Tx, given []unpublished) (events []unpublished, all bool, err error) {
+	if len(given) == 0 {
+		return readUnpublished(tx)
+	}
+	older, err := exists(tx, `SELECT 1 FROM outbox_events WHERE published_at_ms IS NULL AND seq < $1 LIMIT 1`, given[0].seq)
+	if err != nil {
+		return nil, false, err
+	}
+	if older {
+		return readUnpublished(tx)
+	}
+	bytes := 0
+	for i := range given {
+		if i == stepEvents || bytes > stepBytes {
+			return given[:i], false, nil
+		}
+		bytes += len(given[i].data)
+	}
+	return given, true, nil
 }
 
 const unpublishedQuery = `
@@ -126,106 +142,45 @@ func readUnpublished(tx *store.Tx) (events []unpublished, all bool, err error) {
 	return events, true, rows.Err()
 }
 
-// publish takes the first events that can share a page of subscriptions: those
-// for all that have come equally far; or one that is for one customer, whose
-// subscriptions are few. It returns how many of them are published now.
+// publish makes the deliveries of the first events, as many as fit into a step,
+// and returns how many of the events are published now.
 func (f *fanout) publish(tx *store.Tx, events []unpublished, done *fanned) (published int, err error) {
-	first := &events[0]
-	page, err := f.candidates(tx, first)
-	if err != nil {
-		return 0, err
+	for published < len(events) && len(done.works) < stepDeliveries {
+		e := &events[published]
+		due := f.audience.of(e)
+		now := due[:min(len(due), stepDeliveries-len(done.works))]
+		for _, c := range now {
+			if err := deliver(tx, e, c, done); err != nil {
+				return 0, err
+			}
+		}
+		if len(now) < len(due) {
+			if err := advance(tx, e.seq, now[len(now)-1].seq); err != nil {
+				return 0, err
+			}
+			break
+		}
+		published++
 	}
-	cursor, last := first.cursor, len(page) < stepSubscriptions
-	if !last {
-		cursor = page[len(page)-1].seq
-	}
-	n := 0
-	for n < len(events) && events[n].cursor == first.cursor && events[n].customer == first.customer && len(done.works) < stepDeliveries {
-		if err := deliver(tx, &events[n], page, done); err != nil {
+	if published > 0 {
+		if err := markPublished(tx, events[0].seq, events[published-1].seq); err != nil {
 			return 0, err
 		}
-		n++
-	}
-	if err := advance(tx, first.seq, events[n-1].seq, cursor, last); err != nil {
-		return 0, err
-	}
-	if last {
-		published = n
 	}
 	added := totals{}
 	added.move(int64(len(done.works)), "", StatusPending)
 	return published, added.write(tx)
 }
 
-// candidates reads the active subscriptions after the event's cursor, of its
-// customer where it has one.
-func (f *fanout) candidates(tx *store.Tx, e *unpublished) ([]candidate, error) {
-	rows, err := tx.Query(`
-		SELECT s.sub_seq, s.since_seq, s.generation, s.envelope, s.probation, s.events, s.filter
-		FROM webhook_subscriptions s JOIN customers c ON c.customer_id = s.customer_id
-		WHERE s.disabled_at_ms IS NULL AND s.sub_seq > $1 AND `+ofCustomer("s.customer_id", e.customer)+`
-		  AND c.tier = 'paid' AND c.opted_out_at_ms IS NULL
-		ORDER BY s.sub_seq LIMIT $3`, e.cursor, e.customer, stepSubscriptions)
-	if err != nil {
-		return nil, fmt.Errorf("reading subscriptions: %w", err)
-	}
-	return store.Collect(rows, func(rows *sql.Rows) (candidate, error) {
-		var c candidate
-		var events, filter string
-		if err := rows.Scan(&c.seq, &c.since, &c.generation, &c.envelope, &c.probation, &events, &filter); err != nil {
-			return c, fmt.Errorf("reading subscriptions: %w", err)
-		}
-		var err error
-		c.matcher, err = f.matcher(c.seq, events, filter)
-		return c, err
-	})
-}
-
-// matcher parses a subscription's texts, or finds that it has done so.
-func (f *fanout) matcher(sub int64, events, filter string) (matcher, error) {
-	m := f.matchers[sub]
-	if m.eventsText == events && m.filterText == filter {
-		return m, nil
-	}
-	m = matcher{eventsText: events, filterText: filter}
+// deliver inserts the event's delivery to a subscription.
+func deliver(tx *store.Tx, e *unpublished, c *candidate, done *fanned) error {
+	w := work{subSeq: c.seq, generation: c.generation, deliveryID: tx.NewID("dlv"), dueMS: tx.NowMS(), envelope: c.envelope, event: e.storedEvent}
 	var err error
-	if m.events, err = decodeTypes(events); err != nil {
-		return m, fmt.Errorf("subscription %d: %w", sub, err)
+	if w.seq, err = w.insert(tx); err != nil {
+		return err
 	}
-	if err := json.Unmarshal([]byte(filter), &m.filter); err != nil {
-		return m, fmt.Errorf("subscription %d: filter: %w", sub, err)
-	}
-	f.matchers[sub] = m
-	return m, nil
-}
-
-func decodeTypes(text string) (types []Type, err error) {
-	if err := json.Unmarshal([]byte(text), &types); err != nil {
-		return nil, fmt.Errorf("events: %w", err)
-	}
-	return types, nil
-}
-
-func (m *matcher) passes(e *unpublished) bool {
-	return slices.Contains(m.events, e.typ) && m.filter.Matches(e.attributes)
-}
-
-// deliver inserts the event's deliveries to the candidates that it matches:
-// those that were there when it was committed.
-func deliver(tx *store.Tx, e *unpublished, page []candidate, done *fanned) error {
-	for i := range page {
-		c := &page[i]
-		if e.seq <= c.since || !c.passes(e) {
-			continue
-		}
-		w := work{subSeq: c.seq, generation: c.generation, deliveryID: tx.NewID("dlv"), dueMS: tx.NowMS(), envelope: c.envelope, event: e.storedEvent}
-		var err error
-		if w.seq, err = w.insert(tx); err != nil {
-			return err
-		}
-		if w.seq != 0 {
-			done.works = append(done.works, fresh{w, c.probation})
-		}
+	if w.seq != 0 {
+		done.works = append(done.works, w)
 	}
 	return nil
 }
@@ -243,16 +198,18 @@ func (w *work) insert(tx *store.Tx) (seq int64, err error) {
 	return seq, nil
 }
 
-// advance notes how far the unpublished events from one to another have come,
-// and with their last step that they are published.
-func advance(tx *store.Tx, from, to, cursor int64, last bool) error {
-	var published any
-	if last {
-		published = tx.NowMS()
+// advance notes how far an event has come.
+func advance(tx *store.Tx, seq, cursor int64) error {
+	if _, err := tx.Exec(`UPDATE outbox_events SET fanout_cursor = $1 WHERE seq = $2`, cursor, seq); err != nil {
+		return fmt.Errorf("publishing: %w", err)
 	}
-	if _, err := tx.Exec(`
-		UPDATE outbox_events SET fanout_cursor = $1, published_at_ms = $2
-		WHERE published_at_ms IS NULL AND seq BETWEEN $3 AND $4`, cursor, published, from, to); err != nil {
+	return nil
+}
+
+// markPublished notes that the unpublished events from one to another have come
+// to all.
+func markPublished(tx *store.Tx, from, to int64) error {
+	if _, err := tx.Exec(`UPDATE outbox_events SET published_at_ms = $1 WHERE published_at_ms IS NULL AND seq BETWEEN $2 AND $3`, tx.NowMS(), from, to); err != nil {
 		return fmt.Errorf("publishing: %w", err)
 	}
 	return nil

@@ -119,7 +119,7 @@ func (f *finisher) commit(batch []finished) error {
 	}
 	back := make([]settled, len(records))
 	for i := range records {
-		records[i].log(f.log, f.db.Keys)
+		records[i].log(f.log)
 		if w := records[i].work; !w.capped && !records[i].attempted() {
 			f.cap.release(w.target.customerID, w.day)
 		}
@@ -263,14 +263,14 @@ func (f *finisher) disable(tx *store.Tx, w *work, reason Reason) (bool, error) {
 }
 
 // log writes the one line of an attempt.
-func (r *record) log(log *slog.Logger, keys *store.Keyring) {
+func (r *record) log(log *slog.Logger) {
 	w, res := r.work, r.result
 	if w.refused != "" {
 		log.Info("webhook_refused", "subscription_id", w.target.subscriptionID, "delivery_id", w.deliveryID, "event_id", w.event.id, "reason", w.refused)
 		return
 	}
 	if w.capped {
-		r.logDisabled(log, keys)
+		r.logDisabled(log)
 		return
 	}
 	if res.Interrupted {
@@ -279,19 +279,19 @@ func (r *record) log(log *slog.Logger, keys *store.Keyring) {
 	}
 	args := []any{
 		"event", "webhook_delivered", "subscription_id", w.target.subscriptionID, "delivery_id", w.deliveryID, "event_id", w.event.id,
-		"event_type", string(w.event.typ), "customer_id_hash", keys.HashID(w.target.customerID), "status", res.Status,
+		"event_type", string(w.event.typ), "customer_id_hash", w.target.customerHash, "status", res.Status,
 		"attempt", w.attempts + 1, "duration_ms", res.Duration.Milliseconds(), "ok", res.OK(), "error_category", string(res.Category),
 	}
 	if res.Reason != "" {
 		args = append(args, "blocked_reason", res.Reason)
 	}
 	log.Info("webhook_delivered", args...)
-	r.logDisabled(log, keys)
+	r.logDisabled(log)
 }
 
-func (r *record) logDisabled(log *slog.Logger, keys *store.Keyring) {
+func (r *record) logDisabled(log *slog.Logger) {
 	if r.disabled != "" {
 		log.Warn("webhook_subscription_disabled", "subscription_id", r.work.target.subscriptionID,
-			"customer_id_hash", keys.HashID(r.work.target.customerID), "reason", string(r.disabled))
+			"customer_id_hash", r.work.target.customerHash, "reason", string(r.disabled))
 	}
 }

@@ -54,13 +54,13 @@ func TestPublishingSurvivesAFailedFanOut(t *testing.T) {
 }
 
 // freshOf fans out and returns what is new, by subscription.
-func freshOf(t *testing.T, s *Service) map[int64]*fresh {
+func freshOf(t *testing.T, s *Service) map[int64]*work {
 	t.Helper()
 	done, err := newFanout(s.DB).step(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := map[int64]*fresh{}
+	all := map[int64]*work{}
 	for i := range done.works {
 		all[done.works[i].subSeq] = &done.works[i]
 	}
@@ -134,7 +134,7 @@ func TestNewsAreBounded(t *testing.T) {
 	w := NewWorker(s.DB, s.Outbox, nil, nil, WorkerOptions{Concurrency: 1, EndpointConcurrency: 1})
 	const each = 1 << 20
 	for i := range 20 {
-		w.dispatcher.hand([]fresh{{work: work{seq: int64(i) + 1, subSeq: int64(i) + 1, event: storedEvent{data: make([]byte, each)}}}})
+		w.dispatcher.hand([]work{{seq: int64(i) + 1, subSeq: int64(i) + 1, event: storedEvent{data: make([]byte, each)}}})
 	}
 	if n := &w.dispatcher.news; len(n.works) != heldBytes/each || len(n.works)+len(n.woken) != 20 {
 		t.Errorf("%d in memory, %d to look for", len(n.works), len(n.woken))
@@ -150,13 +150,16 @@ func TestNewsAreBounded(t *testing.T) {
 func TestPublishingToACrowd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newService(t)
-		addSubscriptions(t, s.DB, stepSubscriptions+20)
-		NewWorker(s.DB, s.Outbox, newSender(t, s.Guard), nil, WorkerOptions{Concurrency: 1, EndpointConcurrency: 1}) // it does not run
+		addSubscriptions(t, s.DB, stepDeliveries+20)
+		w := NewWorker(s.DB, s.Outbox, newSender(t, s.Guard), nil, WorkerOptions{Concurrency: 1, EndpointConcurrency: 1}) // it does not run
+		if err := w.fanout.load(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		deliveries := func() int64 {
 			publish(t, s, updated("UNI-1", nil))
 			return number(t, s.DB, `SELECT COUNT(*) FROM webhook_deliveries`)
 		}
-		if first, second := deliveries(), deliveries(); first != stepSubscriptions || second != first {
+		if first, second := deliveries(), deliveries(); first != stepDeliveries || second != first {
 			t.Errorf("the first publication made %d deliveries, and the second %d more", first, second-first)
 		}
 		select {
@@ -165,10 +168,10 @@ func TestPublishingToACrowd(t *testing.T) {
 			t.Error("the publisher was not woken for the rest")
 		}
 		time.Sleep(crowdedPause)
-		if third := deliveries(); third <= stepSubscriptions {
+		if third := deliveries(); third <= stepDeliveries {
 			t.Errorf("later, still %d", third)
 		}
 		fanOut(t, s)
-		wantAllPairs(t, s, stepSubscriptions+20, 3)
+		wantAllPairs(t, s, stepDeliveries+20, 3)
 	})
 }

@@ -66,11 +66,9 @@ func (o *Outbox) PublishCaused(ctx context.Context, tx *store.Tx, p Payload, cor
 	if err := entry.validate(data); err != nil {
 		return "", fmt.Errorf("publishing %s: %w", p.Type(), err)
 	}
-	attributes := []byte("{}")
-	if a, ok := p.(interface{ filterAttributes() Attributes }); ok && len(a.filterAttributes()) > 0 {
-		if attributes, err = json.Marshal(a.filterAttributes()); err != nil {
-			return "", fmt.Errorf("publishing %s: %w", p.Type(), err)
-		}
+	var attributes Attributes
+	if a, ok := p.(interface{ filterAttributes() Attributes }); ok {
+		attributes = a.filterAttributes()
 	}
 	return o.insert(ctx, tx, newEvent{entry: entry, customer: p.Customer(), subjectID: p.SubjectID(), occurred: tx.Now,
 		correlationID: correlationID, attributes: attributes, data: data})
@@ -84,26 +82,38 @@ type newEvent struct {
 	subjectID     string
 	occurred      time.Time
 	correlationID string // "": none
-	attributes    []byte // JSON
+	attributes    Attributes
 	data          []byte // JSON
 }
 
 // insert is the one way into the outbox.
 func (o *Outbox) insert(ctx context.Context, tx *store.Tx, e newEvent) (string, error) {
-	id := tx.NewID("evt")
-	_, err := tx.Exec(`
+	attributes := []byte("{}")
+	if len(e.attributes) > 0 {
+		var err error
+		if attributes, err = json.Marshal(e.attributes); err != nil {
+			return "", fmt.Errorf("publishing %s: %w", e.entry.Type, err)
+		}
+	}
+	u := unpublished{attributes: e.attributes, storedEvent: storedEvent{
+		id: tx.NewID("evt"), typ: e.entry.Type, customer: e.customer, subjectType: e.entry.Subject, subjectID: e.subjectID,
+		occurredAtMS: e.occurred.UnixMilli(), createdAt: tx.Local().Format(createdAtLayout), createdAtMS: tx.NowMS(),
+		schemaVersion: schemaVersion, correlationID: e.correlationID, data: e.data,
+	}}
+	var err error
+	u.seq, err = tx.Insert(`
 		INSERT INTO outbox_events (event_id, event_type, customer_id, subject_type, subject_id, occurred_at_ms,
 		  created_at, created_at_ms, schema_version, correlation_id, request_id, attributes, data)
 		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)`,
-		id, e.entry.Type, store.Nullable(e.customer), e.entry.Subject, e.subjectID, e.occurred.UnixMilli(),
-		tx.Local().Format(createdAtLayout), tx.NowMS(), schemaVersion, store.Nullable(e.correlationID), store.Nullable(store.RequestID(ctx)), string(e.attributes), e.data)
+		u.id, u.typ, store.Nullable(u.customer), u.subjectType, u.subjectID, u.occurredAtMS,
+		u.createdAt, u.createdAtMS, u.schemaVersion, store.Nullable(u.correlationID), store.Nullable(store.RequestID(ctx)), string(attributes), u.data)
 	if err != nil {
-		return "", fmt.Errorf("publishing %s: %w", e.entry.Type, err)
+		return "", fmt.Errorf("publishing %s: %w", u.typ, err)
 	}
 	if o.fanOut != nil {
-		tx.Follow(o.fanOut)
+		tx.Follow(o.fanOut, u)
 	} else {
 		tx.AfterCommit(o.Wake)
 	}
-	return id, nil
+	return u.id, nil
 }

@@ -135,16 +135,16 @@ func (p *progress) write(tx *store.Tx) error {
 // writeRate counts the outcomes of these five minutes. The first of them
 // forgets those that no page shows any more.
 func (p *progress) writeRate(tx *store.Tx) error {
-	var sum int
-	if err := tx.QueryRow(`
-		INSERT INTO webhook_rates (sub_seq, bucket_ms, ok, failed) VALUES ($1, $2, $3, $4)
-		ON CONFLICT (sub_seq, bucket_ms) DO UPDATE SET ok = ok + excluded.ok, failed = failed + excluded.failed
-		RETURNING ok + failed`,
-		p.sub, tx.Now.Truncate(rateBucket).UnixMilli(), p.ok, p.failed).Scan(&sum); err != nil {
+	bucket := tx.Now.Truncate(rateBucket).UnixMilli()
+	n, err := tx.Update(`UPDATE webhook_rates SET ok = ok + $1, failed = failed + $2 WHERE sub_seq = $3 AND bucket_ms = $4`, p.ok, p.failed, p.sub, bucket)
+	if err != nil {
 		return fmt.Errorf("counting outcomes: %w", err)
 	}
-	if sum > p.ok+p.failed {
+	if n > 0 {
 		return nil
+	}
+	if _, err := tx.Exec(`INSERT INTO webhook_rates (sub_seq, bucket_ms, ok, failed) VALUES ($1, $2, $3, $4)`, p.sub, bucket, p.ok, p.failed); err != nil {
+		return fmt.Errorf("counting outcomes: %w", err)
 	}
 	if _, err := tx.Exec(`DELETE FROM webhook_rates WHERE sub_seq = $1 AND bucket_ms < $2`, p.sub, tx.Now.Add(-rateKept).UnixMilli()); err != nil {
 		return fmt.Errorf("forgetting outcomes: %w", err)

@@ -82,7 +82,7 @@ func (s *Service) PublishEvent(ctx context.Context, r PublishRequest) (answer Pu
 	if err != nil {
 		return answer, err
 	}
-	err = s.DB.Write(ctx, func(tx *store.Tx) (err error) {
+	err = s.DB.WriteEarly(ctx, func(tx *store.Tx) (err error) {
 		answer, err = store.DoOnce(tx, once, func() (PublishAnswer, error) {
 			if e.customer != "" {
 				if _, err := store.GetCustomer(tx, e.customer); err != nil {
@@ -167,27 +167,20 @@ func (r PublishRequest) data(entry *EventType) (text []byte, members map[string]
 	return b.Bytes(), members, r.checkCustomer(entry, members)
 }
 
-// readMembers reads valid JSON as the object that data has to be. One that is
+// readMembers reads valid compact JSON as the object that data has to be. One that is
 // there twice would be one thing to us and another to a receiver.
 func readMembers(text []byte) (map[string]any, error) {
-	dec := json.NewDecoder(bytes.NewReader(text))
-	dec.UseNumber()
-	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+	if text[0] != '{' {
 		return nil, store.Errorf(store.CodeInvalid, "data: want an object")
 	}
 	members := map[string]any{}
-	for dec.More() {
-		t, err := dec.Token()
-		name, _ := t.(string)
-		var value any
-		if err == nil {
-			err = dec.Decode(&value)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("reading data: %w", err) // unreachable: it is valid
-		}
+	for name, raw := range Members(text) {
 		if _, twice := members[name]; twice {
 			return nil, store.Errorf(store.CodeInvalid, "data.%s: there twice", name)
+		}
+		value, err := anyValue(raw)
+		if err != nil {
+			return nil, fmt.Errorf("reading data: %w", err) // unreachable: it is valid
 		}
 		members[name] = value
 	}
@@ -230,7 +223,7 @@ func checkGivenID(field, id string) error {
 
 // attributes are what was given, and for the rest what data has under their
 // names.
-func (r PublishRequest) attributes(entry *EventType, members map[string]any) ([]byte, error) {
+func (r PublishRequest) attributes(entry *EventType, members map[string]any) (Attributes, error) {
 	known := map[string]bool{}
 	for _, name := range entry.Attributes {
 		known[name] = true
@@ -248,7 +241,7 @@ func (r PublishRequest) attributes(entry *EventType, members map[string]any) ([]
 			all[name] = values
 		}
 	}
-	return json.Marshal(all)
+	return all, nil
 }
 
 // derive reads an attribute from data, as the publishers of this service do.

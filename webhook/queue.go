@@ -121,18 +121,18 @@ func (q *queue) lane(sub int64, probation bool) *lane {
 
 // add takes a delivery that was just committed, so that it need not be read. A
 // lane that has others waiting in the file, or enough in memory, finds it there.
-func (q *queue) add(f *fresh, now time.Time) {
-	l := q.lane(f.subSeq, f.probation)
+func (q *queue) add(w *work, now time.Time) {
+	l := q.lane(w.subSeq, false) // a new one's target says more before anything is sent
 	switch {
-	case f.seq <= l.seen, // a claim may have found it before it was told of
+	case w.seq <= l.seen, // a claim may have found it before it was told of
 		l.next <= now.UnixMilli(), l.placed == inParked,
 		len(l.held) >= claimRows, q.held > heldBytes, l.probation && len(l.held) > 0:
-		l.next = min(l.next, f.dueMS)
+		l.next = min(l.next, w.dueMS)
 	default:
 		if len(l.held) == 0 {
 			l.claimed = now
 		}
-		q.hold(l, f.work)
+		q.hold(l, *w)
 	}
 	q.place(l)
 }

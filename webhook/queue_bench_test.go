@@ -88,10 +88,10 @@ func BenchmarkQueueTake(b *testing.B) {
 	q := newQueue(nil, queueOptions{slots: 64, perLane: 4})
 	now := time.Now()
 	for sub := range int64(lanes) {
-		t := &target{customerID: fmt.Sprintf("cus_%d", sub/maxSubscriptions), url: fmt.Sprintf("https://r%d.example.com/", sub)}
+		t := &target{customerID: fmt.Sprintf("cus_%d", sub/maxSubscriptions), url: fmt.Sprintf("https://r%d.example.com/", sub), until: noneDue}
 		q.wake(sub, noneDue-1) // it waits in the heap, so that it is not forgotten
 		l := q.lanes[sub]
-		l.probation, l.claimed = false, now
+		l.probation, l.claimed, l.target, l.aimed = false, now, t, now
 		for i := range int64(4) {
 			l.held = append(l.held, work{seq: sub*4 + i, subSeq: sub, target: t})
 		}

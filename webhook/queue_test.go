@@ -446,7 +446,7 @@ func walk(t *testing.T, r *rand.Rand, steps int) {
 		inflight = slices.Delete(inflight, i, i+1)
 		checkQueue(t, q)
 	}
-	var untold []fresh
+	var untold []work
 	for range steps {
 		switch r.IntN(10) {
 		case 0:

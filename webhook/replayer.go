@@ -36,7 +36,6 @@ type replayer struct {
 	db       *store.DB
 	cap      *DailyCap
 	attempts int // of one schedule, at most
-	fanout   *fanout
 	wake     func(subs []int64)
 
 	after  int64     // the job that had the last turn
@@ -268,7 +267,7 @@ func (r *replayer) recover(tx *store.Tx, j *replayJob, room int) error {
 // deliver makes deliveries of the first events, as far as they are for the job
 // and there is room, and returns how many it has looked at.
 func (r *replayer) deliver(tx *store.Tx, j *replayJob, events []unpublished, room int) (n int, err error) {
-	c, err := r.candidate(tx, j.sub)
+	c, err := readCandidate(tx, j.sub)
 	if err != nil {
 		return 0, err
 	}
@@ -280,7 +279,7 @@ func (r *replayer) deliver(tx *store.Tx, j *replayJob, events []unpublished, roo
 		}
 		j.matched++
 		var made fanned
-		if err := deliver(tx, e, []candidate{c}, &made); err != nil {
+		if err := deliver(tx, e, &c, &made); err != nil {
 			return n, err
 		}
 		j.queued += len(made.works)
@@ -290,9 +289,9 @@ func (r *replayer) deliver(tx *store.Tx, j *replayJob, events []unpublished, roo
 	return n, added.write(tx)
 }
 
-// candidate reads a subscription as the fan-out does; all of the events that it
+// readCandidate reads a subscription as the fan-out does; all of the events that it
 // has missed may be for it.
-func (r *replayer) candidate(tx *store.Tx, subSeq int64) (candidate, error) {
+func readCandidate(tx *store.Tx, subSeq int64) (candidate, error) {
 	c := candidate{seq: subSeq}
 	var events, filter string
 	err := tx.QueryRow(`SELECT generation, envelope, events, filter FROM webhook_subscriptions WHERE sub_seq = $1`, subSeq).
@@ -300,7 +299,7 @@ func (r *replayer) candidate(tx *store.Tx, subSeq int64) (candidate, error) {
 	if err != nil {
 		return c, fmt.Errorf("reading subscription: %w", err)
 	}
-	c.matcher, err = r.fanout.matcher(subSeq, events, filter)
+	c.matcher, err = parseMatcher(subSeq, events, filter)
 	return c, err
 }
 

@@ -37,7 +37,7 @@ func progressOf(t testing.TB, s *Service, job string) string {
 
 // newReplayer runs jobs in steps, beside no worker and without limits.
 func newReplayer(s *Service) *replayer {
-	return &replayer{db: s.DB, cap: s.Cap, attempts: len(DefaultSchedule) + 1, fanout: newFanout(s.DB), wake: func([]int64) {}}
+	return &replayer{db: s.DB, cap: s.Cap, attempts: len(DefaultSchedule) + 1, wake: func([]int64) {}}
 }
 
 // replaySteps runs all jobs to their end, or until nothing can be done just now.

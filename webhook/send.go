@@ -90,12 +90,21 @@ type Sender struct {
 	Kill *KillSwitch
 
 	guard     *Guard
-	brand     string
+	names     headerNames
 	userAgent string
 	transport http.RoundTripper
 
 	mu      sync.Mutex
 	checked map[string]checkedURL // by their text
+}
+
+// headerNames are the names of the headers with the brand in them, in the form
+// that they are sent in.
+type headerNames struct{ event, delivery, attempt, signature string }
+
+func newHeaderNames(brand string) headerNames {
+	name := func(what string) string { return http.CanonicalHeaderKey("X-" + brand + "-" + what) }
+	return headerNames{name("Event"), name("Delivery"), name("Attempt"), name("Signature")}
 }
 
 // checkedURL is what the guard says of a URL.
@@ -110,7 +119,7 @@ const maxChecked = 4096
 
 // NewSender returns a sender. brand is in its header names and User-Agent.
 func NewSender(guard *Guard, brand, version string) *Sender {
-	s := &Sender{Kill: NewKillSwitch(false), guard: guard, brand: brand, userAgent: brand + "-Webhooks/" + version}
+	s := &Sender{Kill: NewKillSwitch(false), guard: guard, names: newHeaderNames(brand), userAgent: brand + "-Webhooks/" + version}
 	// Made from nothing, never cloned from the default one: a proxy taken from
 	// the environment would hide every address from the guard.
 	s.transport = &http.Transport{
@@ -254,16 +263,12 @@ func (s *Sender) request(ctx context.Context, to *url.URL, r Request, now time.T
 	}
 	req.URL, req.Host = to, to.Host
 	sigs := sign(r.Secrets, r.EventID, now, r.Body)
-	h := req.Header
-	h.Set("Content-Type", "application/json; charset=utf-8")
-	h.Set("User-Agent", s.userAgent)
-	h.Set("X-"+s.brand+"-Event", string(r.EventType))
-	h.Set("X-"+s.brand+"-Delivery", r.DeliveryID)
-	h.Set("X-"+s.brand+"-Attempt", strconv.Itoa(r.Attempt))
-	h.Set("X-"+s.brand+"-Signature", sigs.stripe)
-	h.Set("Webhook-Id", r.EventID)
-	h.Set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
-	h.Set("Webhook-Signature", sigs.standard)
+	values := [...]string{"application/json; charset=utf-8", s.userAgent, string(r.EventType), r.DeliveryID, strconv.Itoa(r.Attempt), sigs.stripe,
+		r.EventID, strconv.FormatInt(now.Unix(), 10), sigs.standard}
+	for i, name := range [...]string{"Content-Type", "User-Agent", s.names.event, s.names.delivery, s.names.attempt, s.names.signature,
+		"Webhook-Id", "Webhook-Timestamp", "Webhook-Signature"} {
+		req.Header[name] = values[i : i+1 : i+1]
+	}
 	return req, nil
 }
 

@@ -96,7 +96,7 @@ func NewWorker(db *store.DB, outbox *Outbox, sender *Sender, log *slog.Logger, o
 	w.dispatcher = newDispatcher(sender, w.finisher, log, opt.Tick, newQueue(db, queueOptions{
 		slots: opt.Concurrency, perLane: opt.EndpointConcurrency, rate: opt.Rate, cap: opt.Cap, betaOnly: opt.BetaOnly,
 	}))
-	replays.fanout, replays.wake = w.fanout, w.dispatcher.wake
+	replays.wake = w.dispatcher.wake
 	w.finisher.cap, w.finisher.deadLimit = opt.Cap, opt.DeadLetterLimit
 	w.finisher.failLimit, w.finisher.notices = opt.DisableAfter, opt.Notices
 	outbox.fanOut = &store.Follower{Run: w.follow}
@@ -171,12 +171,16 @@ const crowdedPause = time.Second
 
 // follow fans out, within a transaction, what it publishes; what takes longer
 // than one step is left to the publisher.
-func (w *Worker) follow(tx *store.Tx) error {
+func (w *Worker) follow(tx *store.Tx, given []any) error {
 	if tx.Now.Before(w.crowded) {
 		tx.AfterCommit(w.outbox.Wake)
 		return nil
 	}
-	done, err := w.fanout.stepIn(tx)
+	events := make([]unpublished, len(given))
+	for i := range given {
+		events[i] = given[i].(unpublished)
+	}
+	done, err := w.fanout.stepIn(tx, events)
 	if err != nil {
 		return err
 	}
@@ -196,6 +200,7 @@ func (w *Worker) follow(tx *store.Tx) error {
 func (w *Worker) publish(ctx context.Context) {
 	tick := time.NewTicker(w.opt.Tick)
 	defer tick.Stop()
+	logFailure(ctx, w.log, "fanout", w.fanout.load(ctx))
 	for {
 		w.turn.mark()
 		w.publishAll(ctx)
