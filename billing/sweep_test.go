@@ -17,26 +17,26 @@ import (
 )
 
 // sweeper is the scene's, on its client and its log.
-func (b *scene) sweeper() *Sweeper {
-	return &Sweeper{DB: b.DB, Client: b.engine.Client, Log: b.engine.Log}
+func (s *scene) sweeper() *Sweeper {
+	return &Sweeper{DB: s.DB, Client: s.engine.Client, Log: s.engine.Log}
 }
 
 // sweep runs a sweep now.
-func (b *scene) sweep(names ...SweepName) {
-	b.t.Helper()
+func (s *scene) sweep(names ...SweepName) {
+	s.t.Helper()
 	for _, name := range names {
-		if err := b.sweeper().Sweep(context.Background(), name); err != nil {
-			b.t.Fatalf("sweep %s: %v", name, err)
+		if err := s.sweeper().Sweep(context.Background(), name); err != nil {
+			s.t.Fatalf("sweep %s: %v", name, err)
 		}
 	}
 }
 
 // findings are those in a state, the oldest first.
-func (b *scene) findings(state string) (all []Finding) {
-	b.t.Helper()
-	page, err := b.Findings(context.Background(), FindingsRequest{State: state})
+func (s *scene) findings(state string) (all []Finding) {
+	s.t.Helper()
+	page, err := s.Findings(context.Background(), FindingsRequest{State: state})
 	if err != nil {
-		b.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	for _, f := range page.Data {
 		all = append([]Finding{f}, all...)
@@ -45,18 +45,18 @@ func (b *scene) findings(state string) (all []Finding) {
 }
 
 // found fails the test unless what is open is this: kind and subject, in order.
-func (b *scene) found(want ...string) []Finding {
-	b.t.Helper()
-	all := b.findings(findingOpen)
+func (s *scene) found(want ...string) []Finding {
+	s.t.Helper()
+	all := s.findings(findingOpen)
 	name := func(f Finding) string { return string(f.Kind) + " " + f.Subject }
-	slices.SortFunc(all, func(a, b Finding) int { return strings.Compare(name(a), name(b)) })
+	slices.SortFunc(all, func(a, s Finding) int { return strings.Compare(name(a), name(s)) })
 	slices.Sort(want)
 	var got []string
 	for _, f := range all {
 		got = append(got, name(f))
 	}
 	if !slices.Equal(got, want) {
-		b.t.Fatalf("found %q, want %q", got, want)
+		s.t.Fatalf("found %q, want %q", got, want)
 	}
 	return all
 }
@@ -69,35 +69,35 @@ func detailOf[T any](t testing.TB, f Finding) (d T) {
 	return d
 }
 
-func (b *scene) acknowledge(f Finding) {
-	b.t.Helper()
-	if _, err := b.Acknowledge(context.Background(), AcknowledgeRequest{f.FindingID, "aki", "it was me"}); err != nil {
-		b.t.Fatal(err)
+func (s *scene) acknowledge(f Finding) {
+	s.t.Helper()
+	if _, err := s.Acknowledge(context.Background(), AcknowledgeRequest{f.FindingID, "aki", "it was me"}); err != nil {
+		s.t.Fatal(err)
 	}
 }
 
 // seen is how many audit events are of a class.
-func (b *scene) seen(class auditClass) int {
-	b.t.Helper()
-	return len(b.strings(`SELECT audit_id FROM upstream_audit_seen WHERE classified = $1`, string(class)))
+func (s *scene) seen(class auditClass) int {
+	s.t.Helper()
+	return len(s.strings(`SELECT audit_id FROM upstream_audit_seen WHERE classified = $1`, string(class)))
 }
 
 // lines is how often the log says something.
-func (b *scene) lines(words string) int { return strings.Count(b.log.String(), words) }
+func (s *scene) lines(words string) int { return strings.Count(s.log.String(), words) }
 
 // sweepStatus is a sweep as it stands.
-func (b *scene) sweepStatus(name SweepName) Sweep {
-	b.t.Helper()
-	page, err := b.Sweeps(context.Background(), SweepsRequest{})
+func (s *scene) sweepStatus(name SweepName) Sweep {
+	s.t.Helper()
+	page, err := s.Sweeps(context.Background(), SweepsRequest{})
 	if err != nil {
-		b.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	for _, s := range page.Data {
 		if s.Name == name {
 			return s
 		}
 	}
-	b.t.Fatalf("there is no sweep %s", name)
+	s.t.Fatalf("there is no sweep %s", name)
 	return Sweep{}
 }
 
