@@ -55,12 +55,7 @@ type handler func(*call) error
 // A body may have maxBody bytes, or what the request's MaxBody method says. The
 // answer is JSON with status 200, or what its HTTPStatus method says.
 func endpoint[Req, Resp any](fn func(context.Context, Req) (Resp, error)) handler {
-	known := queryNames(reflect.TypeFor[Req]())
-	return func(c *call) error {
-		var req Req
-		if err := c.bind(reflect.ValueOf(&req).Elem(), known); err != nil {
-			return err
-		}
+	return bound(func(c *call, req Req) error {
 		resp, err := fn(c.r.Context(), req)
 		if err != nil {
 			return err
@@ -70,6 +65,18 @@ func endpoint[Req, Resp any](fn func(context.Context, Req) (Resp, error)) handle
 			status = s.HTTPStatus()
 		}
 		return writeJSON(c.w, status, resp)
+	})
+}
+
+// bound is a handler that is given its request, and answers by itself.
+func bound[Req any](fn func(*call, Req) error) handler {
+	known := queryNames(reflect.TypeFor[Req]())
+	return func(c *call) error {
+		var req Req
+		if err := c.bind(reflect.ValueOf(&req).Elem(), known); err != nil {
+			return err
+		}
+		return fn(c, req)
 	}
 }
 

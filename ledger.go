@@ -5,7 +5,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"reflect"
 	"strings"
 	"time"
 
@@ -18,11 +17,7 @@ import (
 const exportTimeout = 10 * time.Minute
 
 // movements answers with a page of the caller's journal, or with all of it as CSV.
-func (a *api) movements(c *call) error {
-	var r ledger.MovementsRequest
-	if err := c.bind(reflect.ValueOf(&r).Elem()); err != nil {
-		return err
-	}
+func (a *api) movements(c *call, r ledger.MovementsRequest) error {
 	asCSV, err := wantsCSV(r.Format, c.r.Header.Values("Accept"))
 	if err != nil {
 		return err

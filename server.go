@@ -104,10 +104,10 @@ func (a *api) routes() []route {
 
 		{"GET", "/v1/customer", customer, endpoint(a.account)},
 		{"GET", "/v1/balance", customer, endpoint(a.journal.Balances)},
-		{"GET", "/v1/ledger", customer, a.movements},
+		{"GET", "/v1/ledger", customer, bound(a.movements)},
 
 		{"POST", "/v1/billing/webhooks/stripe", open, endpoint(b.ReceivePayment)},
-		{"GET", "/v1/usage", customer, a.statement},
+		{"GET", "/v1/usage", customer, bound(a.statement)},
 		{"GET", "/v1/budget", customer, endpoint(b.Budget)},
 
 		{"POST", "/v1/saved-filters", customer, endpoint(p.CreateSavedFilter)},
@@ -145,7 +145,7 @@ func (a *api) routes() []route {
 		{"POST", "/v1/admin/adoptions", admin, endpoint(p.AddAdoption)},
 		{"POST", "/v1/admin/exclusion-rules", admin, endpoint(p.AddExclusionRule)},
 		{"POST", "/v1/admin/usage", admin, endpoint(w.AddUsage)},
-		{"GET", "/v1/admin/usage", admin, a.anyStatement},
+		{"GET", "/v1/admin/usage", admin, bound(a.anyStatement)},
 		{"POST", "/v1/admin/events", admin, endpoint(w.PublishEvent)},
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"net/http"
-	"reflect"
 
 	"jpintel/billing"
 	"jpintel/billing/metering"
@@ -31,19 +30,11 @@ type anyStatement struct {
 
 // statement serves what a customer has used in a month, to the customer or to the
 // operator.
-func (a *api) statement(c *call) error {
-	var r ownStatement
-	if err := c.bind(reflect.ValueOf(&r).Elem()); err != nil {
-		return err
-	}
+func (a *api) statement(c *call, r ownStatement) error {
 	return a.writeStatement(c, r.CustomerID, r.statementForm)
 }
 
-func (a *api) anyStatement(c *call) error {
-	var r anyStatement
-	if err := c.bind(reflect.ValueOf(&r).Elem()); err != nil {
-		return err
-	}
+func (a *api) anyStatement(c *call, r anyStatement) error {
 	if r.CustomerID == "" {
 		return store.Errorf(store.CodeInvalid, "customer: required")
 	}
