@@ -238,7 +238,7 @@ var docsPlain = map[string][]string{
 	"docs/delivery-contract.md": {"| 410 |"},
 	"docs/integration-guide.md": {"ten minutes old"},
 	"docs/terms-webhooks.md":    {"*[30 days']* notice"},
-	"docs/money.md":             {"80 % of a limit", "three attempts"},
+	"docs/money.md":             {"80 % of a limit"},
 	"docs/retention.md":         {},
 	"docs/usage.md":             {"tells of 80 % and 100 %", "anew nine hours after"},
 	// TestDocsSizes and TestDocsVolumes hold these.

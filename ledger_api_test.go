@@ -59,7 +59,7 @@ func movement(t *testing.T, id, customer string, kind ledger.Kind, c money.Curre
 func ours(t *testing.T, id, customer string) ledger.Entry {
 	t.Helper()
 	e := movement(t, id, customer, ledger.Correction, "USD", "1.00", ledger.StripeClearing)
-	e.Lines[0].Account = ledger.UpstreamWallet
+	e.Lines[0].Account = ledger.StripeClearing
 	return e
 }
 

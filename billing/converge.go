@@ -74,8 +74,14 @@ func converge(tx *store.Tx, p *payment) (began *Operation, err error) {
 		}
 	}
 	var in *intent
+	var done bool
 	if hold == "" {
-		if in, hold, err = p.next(tx, account, false); err != nil {
+		if in, done, hold, err = p.next(tx, account, false); err != nil {
+			return nil, err
+		}
+	}
+	if done {
+		if err := p.square(tx, account.Currency); err != nil {
 			return nil, err
 		}
 	}
@@ -218,34 +224,37 @@ func (p *payment) credited(q store.Querier) (c credited, err error) {
 	return c, nil
 }
 
-// next is what has to be done now about a payment; nil: nothing, and hold says
-// why where something is missing. Approved: a person wants again what has failed.
-func (p *payment) next(q store.Querier, a *Account, approved bool) (in *intent, hold string, err error) {
+// next is what has to be done now about a payment; nil: nothing, because that is
+// done, because an operation is open, or because something is missing: hold says
+// what. Approved: a person wants again what has failed.
+func (p *payment) next(q store.Querier, a *Account, approved bool) (in *intent, done bool, hold string, err error) {
 	reversals, err := reversalsOf(q, p.Ref)
 	if err != nil {
-		return nil, "", err
+		return nil, false, "", err
 	}
 	paid, left, hold := p.worth(a.Currency, reversals)
 	if hold != "" {
-		return nil, hold, nil
+		return nil, false, hold, nil
 	}
 	c, err := p.credited(q)
 	if err != nil || c.open {
-		return nil, "", err
+		return nil, false, "", err
 	}
 	delta, err := left.Sub(c.have)
 	if err != nil || delta.Sign() == 0 || delta.Sign() > 0 && p.State == paymentMismatch {
-		return nil, "", err
+		return nil, err == nil && delta.Sign() == 0, "", err
 	}
 	if c.last != nil && c.last.Status == FailedFinal && !approved {
 		if again, err := p.again(q, c, delta); err != nil || !again {
-			return nil, c.last.code(), err
+			return nil, false, c.last.code(), err
 		}
 	}
 	if c.topUp == nil {
-		return p.topUp(a, c, paid, left)
+		in, hold, err = p.topUp(a, c, paid, left)
+	} else {
+		in, hold, err = p.adjust(q, a, c.topUp, delta, reversals)
 	}
-	return p.adjust(q, a, c.topUp, delta, reversals)
+	return in, false, hold, err
 }
 
 // again reports whether the program itself may go on after a failed operation.

@@ -42,9 +42,13 @@ func (r rules) post(ctx context.Context, tx *store.Tx, o *Operation, p *payment,
 	if err != nil {
 		return err
 	}
+	against, err := p.against(tx, c, amount)
+	if err != nil {
+		return err
+	}
 	entry := ledger.Entry{EntryID: o.externalRef, Kind: entryKind(o), CustomerID: o.CustomerID, PaymentID: p.PaymentID, OperationID: o.OperationID, Currency: c,
 		CorrelationID: o.OperationID, OccurredAt: tx.Now, Memo: p.Ref,
-		Lines: []ledger.Line{{Account: ledger.Credit(o.CustomerID), Amount: amount}, {Account: ledger.StripeClearing, Amount: amount.Neg()}}}
+		Lines: append([]ledger.Line{{Account: ledger.Credit(o.CustomerID), Amount: amount}}, against...)}
 	if a.Transaction != nil {
 		entry.OccurredAt = a.Transaction.CreatedAt
 	}

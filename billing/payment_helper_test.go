@@ -180,6 +180,8 @@ func (s *scene) creditHolds(state modelgatetest.State) {
 			for _, amount := range s.movesOf(p, `status = 'succeeded'`) {
 				sum.Add(sum, rat(amount))
 			}
+		} else {
+			s.booksHold(p)
 		}
 		if want[part[0]] == nil {
 			want[part[0]] = new(big.Rat)
@@ -189,6 +191,30 @@ func (s *scene) creditHolds(state modelgatetest.State) {
 	for group, sum := range want {
 		if got := state.Credited()[group]; rat(got.String()).Cmp(sum) != 0 {
 			s.t.Errorf("I3: group %s was credited with %s, want %s", group, got, sum.FloatString(12))
+		}
+	}
+}
+
+// booksHold is I5 of a payment that has come to rest: what was paid is on the
+// provider's account, and what was taken back on those of refunds and disputes.
+func (s *scene) booksHold(p *payment) {
+	s.t.Helper()
+	minor := func(kind string) (sum int64) {
+		for _, taken := range s.strings(`SELECT amount_minor FROM payment_reversals WHERE payment_ref = $1 AND effective = 1 AND kind = $2`, p.Ref, kind) {
+			sum += rat(taken).Num().Int64()
+		}
+		return sum
+	}
+	refunds := min(minor(kindRefund), p.AmountMinor)
+	disputes := min(minor(kindDispute), p.AmountMinor-refunds)
+	unit := new(big.Int).Exp(big.NewInt(10), big.NewInt(int64(money.Currency(p.Currency).Digits())), nil)
+	for account, want := range map[string]int64{ledger.StripeClearing: -p.AmountMinor, ledger.Refunds: refunds, ledger.Disputes: disputes} {
+		sum := new(big.Rat)
+		for _, amount := range s.strings(`SELECT amount FROM journal_entries JOIN journal_lines USING (entry_id) WHERE payment_id = $1 AND account = $2`, p.PaymentID, account) {
+			sum.Add(sum, rat(amount))
+		}
+		if sum.Cmp(new(big.Rat).SetFrac(big.NewInt(want), unit)) != 0 {
+			s.t.Errorf("I5: payment %s has %s on %s, want %d minor units", p.Ref, sum.FloatString(12), account, want)
 		}
 	}
 }
@@ -218,7 +244,7 @@ func (s *scene) movesOf(p *payment, condition string) []string {
 // wasTold: each entry that moves credit was told of, and each day's usage too.
 func (s *scene) wasTold() {
 	s.t.Helper()
-	for kinds, event := range map[string][2]string{`kind <> 'usage'`: {"credit.adjustment_posted", "adjustment_id"}, `kind = 'usage'`: {"usage.finalized", "usage_record_id"}} {
+	for kinds, event := range map[string][2]string{`kind <> 'usage' AND entry_id IN (SELECT entry_id FROM journal_lines WHERE account LIKE 'cust:%')`: {"credit.adjustment_posted", "adjustment_id"}, `kind = 'usage'`: {"usage.finalized", "usage_record_id"}} {
 		told := s.strings(`SELECT data ->> $1 FROM outbox_events WHERE event_type = $2 ORDER BY 1`, "$."+event[1], event[0])
 		for _, id := range s.strings(`SELECT entry_id FROM journal_entries WHERE ` + kinds) {
 			if i, found := slices.BinarySearch(told, id); !found || i+1 < len(told) && told[i+1] == id {

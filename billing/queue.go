@@ -279,7 +279,7 @@ func nextCredit(tx *store.Tx, o *Operation, a *Account) (in intent, err error) {
 	if err != nil {
 		return in, err
 	}
-	wanted, hold, err := p.next(tx, a, true)
+	wanted, _, hold, err := p.next(tx, a, true)
 	switch {
 	case err != nil:
 		return in, err

@@ -104,3 +104,35 @@ func (j Journal) Balances(ctx context.Context, r BalanceRequest) (b Balances, er
 	}
 	return b, nil
 }
+
+// OfPayment is what the entries about a payment add up to, by account.
+func OfPayment(q store.Querier, paymentID string) (map[string]money.Amount, error) {
+	rows, err := q.Query(`SELECT l.account, l.amount FROM journal_entries e JOIN journal_lines l USING (entry_id) WHERE e.payment_id = $1`, paymentID)
+	if err != nil {
+		return nil, fmt.Errorf("reading the entries of a payment: %w", err)
+	}
+	sums := map[string]money.Amount{}
+	_, err = store.Collect(rows, func(r *sql.Rows) (struct{}, error) {
+		var account, text string
+		if err := r.Scan(&account, &text); err != nil {
+			return struct{}{}, err
+		}
+		amount, err := money.ParseSigned(text)
+		if err == nil {
+			sums[account], err = sums[account].Add(amount)
+		}
+		return struct{}{}, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("reading the entries of a payment: %w", err)
+	}
+	return sums, nil
+}
+
+// Entries is how many entries there are about a payment.
+func Entries(q store.Querier, paymentID string) (n int64, err error) {
+	if err := q.QueryRow(`SELECT COUNT(*) FROM journal_entries WHERE payment_id = $1`, paymentID).Scan(&n); err != nil {
+		return 0, fmt.Errorf("counting the entries of a payment: %w", err)
+	}
+	return n, nil
+}

@@ -30,11 +30,9 @@ import (
 // The accounts that belong to nobody in particular.
 const (
 	StripeClearing = "psp:stripe:clearing" // what the payment provider has taken in for us
-	UpstreamWallet = "upstream:wallet"     // what has been moved on to the partner API
-	Refunds        = "reversal:refund"
-	Disputes       = "reversal:dispute"
+	Refunds        = "reversal:refund"     // what of it refunds have taken back
+	Disputes       = "reversal:dispute"    // and disputes
 	UsageRevenue   = "revenue:usage"
-	Rounding       = "rounding"
 )
 
 const creditPrefix = "cust:"
