@@ -206,7 +206,7 @@ func TestRun(t *testing.T) {
 		{"live", "--subscriptions 6 --fanout 3 --events 60", map[string]float64{"endpoints": 6, "body_bytes": bodySize, "repeated": 0},
 			[]string{"bare_per_s", "delivered_per_s", "latency_p95_ms", "cpu_vs_bare", "rss_peak_mib", "disk_event_bytes", "disk_delivery_bytes"}},
 		{"programs", "--programs --subscriptions 2 --events 40", map[string]float64{"endpoints": 2, "repeated": 0}, []string{"disk_entry_bytes"}},
-		{"drain, with a history", "--subscriptions 2 --drain --events 200 --history 500 --runs 2", map[string]float64{"endpoints": 2, "loaded_endpoints": 2, "repeated": 0},
+		{"drain, with a history", "--subscriptions 2 --drain --events 1000 --history 500 --runs 2", map[string]float64{"endpoints": 2, "loaded_endpoints": 2, "repeated": 0},
 			[]string{"delivered_loaded_vs_plain", "cpu_loaded_vs_plain"}},
 		{"dead", "--subscriptions 3 --dead 1 --pending 50 --sudden --events 60 --rate 200", map[string]float64{"endpoints": 2, "loaded_endpoints": 2},
 			[]string{"p95_loaded_vs_plain", "loaded_held"}},

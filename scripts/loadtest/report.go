@@ -43,15 +43,15 @@ func (b *bench) figures(limit bareFigures, phases []phase, w sizes) (all figures
 			prefix, words = p.name+"_", p.name+": "
 		}
 		p.figures(&all, prefix, words)
-		all.add(prefix+"delivered_vs_bare", "×", 2, p.rate()/bareRate, words+"delivered ÷ bare")
-		all.add(prefix+"cpu_vs_bare", "×", 2, p.cpu()/bareCPU, words+"CPU of a delivery ÷ bare")
+		all.add(prefix+"delivered_vs_bare", "×", 2, over(p.rate(), bareRate), words+"delivered ÷ bare")
+		all.add(prefix+"cpu_vs_bare", "×", 2, over(p.cpu(), bareCPU), words+"CPU of a delivery ÷ bare")
 	}
 	if len(phases) == 2 {
 		plain, loaded := phases[0], phases[1]
-		all.add("delivered_loaded_vs_plain", "×", 2, loaded.rate()/plain.rate(), "delivered, loaded ÷ plain")
-		all.add("cpu_loaded_vs_plain", "×", 2, loaded.cpu()/plain.cpu(), "CPU of a delivery, loaded ÷ plain")
+		all.add("delivered_loaded_vs_plain", "×", 2, over(loaded.rate(), plain.rate()), "delivered, loaded ÷ plain")
+		all.add("cpu_loaded_vs_plain", "×", 2, over(loaded.cpu(), plain.cpu()), "CPU of a delivery, loaded ÷ plain")
 		if !b.drain {
-			all.add("p95_loaded_vs_plain", "×", 2, loaded.arrived.Latency.P95/plain.arrived.Latency.P95, "p95 of those that answer, loaded ÷ plain")
+			all.add("p95_loaded_vs_plain", "×", 2, over(loaded.arrived.Latency.P95, plain.arrived.Latency.P95), "p95 of those that answer, loaded ÷ plain")
 		}
 	}
 	all.add("rss_idle_mib", "MiB", 1, float64(b.idle.rss)/mebibyte, "memory, idle on an empty file")
@@ -60,6 +60,15 @@ func (b *bench) figures(limit bareFigures, phases []phase, w sizes) (all figures
 	all.add("disk_entry_bytes", "B", 0, w.entry, "on disk for an event's program or Idempotency-Key")
 	all.add("disk_file_mib", "MiB", 1, w.file/mebibyte, "the file at the end")
 	return all
+}
+
+// over is a ÷ b; 0 where b is nothing: so short a time that the system has counted
+// none of it.
+func over(a, b float64) float64 {
+	if b == 0 {
+		return 0
+	}
+	return a / b
 }
 
 // rate is deliveries a second.
