@@ -12,3 +12,8 @@ BEGIN UPDATE webhook_subscriptions SET changed = (SELECT MAX(changed) + 1 FROM w
 CREATE TRIGGER customers_entitled AFTER UPDATE OF tier, opted_out_at_ms ON customers
 WHEN OLD.tier <> NEW.tier OR OLD.opted_out_at_ms IS NOT NEW.opted_out_at_ms
 BEGIN UPDATE webhook_subscriptions SET changed = (SELECT MAX(changed) + 1 FROM webhook_subscriptions) WHERE customer_id = NEW.customer_id; END;
+
+-- Where the newest change went, its number would be given again, and whoever has
+-- seen it would not look.
+CREATE TRIGGER webhook_subscriptions_keep BEFORE DELETE ON webhook_subscriptions
+BEGIN SELECT RAISE(ABORT, 'subscriptions are disabled, never deleted'); END;

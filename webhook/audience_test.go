@@ -112,6 +112,7 @@ func TestAudienceFollowsTheFile(t *testing.T) {
 	db := storetest.New(t)
 	storetest.Customer(t, db, "cus_a", store.TierPaid)
 	storetest.Customer(t, db, "cus_b", store.TierPaid)
+	exec(t, db, `DROP TRIGGER webhook_subscriptions_keep`) // each run begins anew
 	rapid.Check(t, func(rt *rapid.T) {
 		exec(t, db, `DELETE FROM webhook_subscriptions`)
 		exec(t, db, `UPDATE sqlite_sequence SET seq = 0 WHERE name = 'webhook_subscriptions'`)
