@@ -178,7 +178,7 @@ func (e *Engine) useLate(ctx context.Context, tx *store.Tx, o *Operation, l late
 	if out.Class == modelgate.Succeeded {
 		f.verdict, f.ids = verdictSucceeded, []string{out.Answer.TargetID}
 	}
-	if err := f.write(tx, o); err != nil || out.Class != modelgate.Succeeded {
+	if err := f.write(tx, o.OperationID); err != nil || out.Class != modelgate.Succeeded {
 		return err
 	}
 	return o.succeed(ctx, tx, e.Rules.rules(), out)
