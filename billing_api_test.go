@@ -78,19 +78,28 @@ func TestASignUpThroughTheAPI(t *testing.T) {
 	eventually(t, func() bool { return len(get[billing.Customer](s.admin, path).Keys) == 2 })
 	click("key-2").refused("POST", path+"/model-keys", `{"action":"create"}`, 409, "purpose: there is a key for default; rotate replaces it")
 
+	// A group that is gone needs no deletion; the customer's own is not deleted.
+	click("delete-1").refused("POST", path+"/delete-group", `{"group_id":"`+*c.GroupID+`","approved_by":"aki"}`, 409, "group_id: "+*c.GroupID+" is the group that customer cus_a works with")
+	click("delete-1").refused("POST", path+"/delete-group", `{"group_id":"grp_9"}`, 400, "approved_by: required")
+	click("delete-1").call("POST", path+"/delete-group", `{"group_id":"grp_9","approved_by":"aki"}`, 202)
+	eventually(t, func() bool {
+		return len(get[store.Page[billing.Operation]](s.admin, "/v1/admin/operations?customer=cus_a&status=succeeded").Data) == 10
+	})
+	click("delete-1").call("POST", path+"/delete-group", `{"group_id":"grp_9","approved_by":"aki"}`, 200)
+
 	// All of it is on record.
 	page := get[store.Page[billing.Operation]](s.admin, "/v1/admin/operations?customer=cus_a&status=succeeded")
-	if len(page.Data) != 9 || page.Data[8].OperationID != first.OperationID {
+	if len(page.Data) != 10 || page.Data[9].OperationID != first.OperationID {
 		t.Errorf("%d operations", len(page.Data))
 	}
-	record := get[billing.Record](s.admin, "/v1/admin/operations/"+page.Data[7].OperationID)
+	record := get[billing.Record](s.admin, "/v1/admin/operations/"+page.Data[8].OperationID)
 	if len(record.Attempts) != 1 || record.Request.Path != "/groups" || *record.ParentID != first.OperationID {
 		t.Errorf("%+v", record)
 	}
 	get[billing.Record](s.admin, "/v1/admin/operations/"+first.OperationID)
 	s.admin.refused("GET", "/v1/admin/operations?status=done", nil, 400, "status: want pending, succeeded, failed_retryable, failed_final, reconciling or reconciliation_needed")
 	s.admin.refused("GET", "/v1/admin/operations/op_none", nil, 404, "operation op_none not found")
-	if state := up.State(); state.Requests != 8 || len(state.Idempotency) != 8 {
+	if state := up.State(); state.Requests != 9 || len(state.Idempotency) != 8 {
 		t.Errorf("sent: %+v", state.Idempotency)
 	}
 	billingtest.NoSecrets(t, up.Secrets(), map[string]string{"the log": s.log.String()})

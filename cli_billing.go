@@ -109,6 +109,20 @@ func (c *opsThawCmd) Run(ctx context.Context, a *app) error {
 	return a.begin(ctx, func(s *billing.Service) (billing.Accepted, error) { return s.Thaw(ctx, c.request()) })
 }
 
+type opsDeleteCmd struct {
+	Customer string `arg:"" help:"The customer's id."`
+	Group    string `arg:"" help:"The group's id at the partner API."`
+	opsKey
+	ApprovedBy string `required:"" placeholder:"WHO" help:"Who has approved it."`
+}
+
+// Run begins to delete a duplicate group.
+func (c *opsDeleteCmd) Run(ctx context.Context, a *app) error {
+	return a.begin(ctx, func(s *billing.Service) (billing.Accepted, error) {
+		return s.DeleteGroup(ctx, billing.DeleteGroupRequest{Key: c.Key, CustomerID: c.Customer, GroupID: c.Group, ApprovedBy: c.ApprovedBy})
+	})
+}
+
 type opsKeysCmd struct {
 	List   opsKeysListCmd   `cmd:"" help:"List a customer's model keys."`
 	Create opsKeysCreateCmd `cmd:"" help:"Make a model key for a purpose that has none."`

@@ -27,6 +27,7 @@ type opsCmd struct {
 	Limit    opsLimitCmd    `cmd:"" help:"Change a customer's spend limit."`
 	Freeze   opsFreezeCmd   `cmd:"" help:"Stop a customer's spending: its model keys stop working."`
 	Thaw     opsThawCmd     `cmd:"" help:"Let a customer's spending go on."`
+	Delete   opsDeleteCmd   `cmd:"" name:"delete-group" help:"Delete a group that carries a customer's reference and is not the customer's."`
 	Keys     opsKeysCmd     `cmd:"" help:"Model keys, the partner API's: list, create, rotate, revoke, reveal."`
 }
 

@@ -276,6 +276,8 @@ func (e *Engine) look(ctx context.Context, o *Operation) finding {
 		return e.lookAtKey(ctx, o)
 	case FreezeGroup, ThawGroup:
 		return e.lookAtGroup(ctx, o)
+	case DeleteGroup:
+		return e.lookAtDeletion(ctx, o)
 	case TopUpCredit, DebitCredit:
 		return e.lookForTransaction(ctx, o)
 	}
@@ -436,14 +438,14 @@ func (e *Engine) lookForTransaction(ctx context.Context, o *Operation) finding {
 
 // auditActions are the upstream's names for what operations do.
 var auditActions = map[Action]string{CreateGroup: "group.create", CreateKey: "key.create", SetLimit: "limit.update", SetInitialLimit: "limit.update",
-	RevokeKey: "key.revoke", FreezeGroup: "group.update", ThawGroup: "group.update", TopUpCredit: "credit.top_up", DebitCredit: "credit.adjust"}
+	RevokeKey: "key.revoke", FreezeGroup: "group.update", ThawGroup: "group.update", DeleteGroup: "group.delete", TopUpCredit: "credit.top_up", DebitCredit: "credit.adjust"}
 
 // auditTarget is the object that an operation changes; "": it makes one.
 func auditTarget(o *Operation) string {
 	switch o.Action {
 	case SetLimit, SetInitialLimit, RevokeKey:
 		return o.Intent
-	case FreezeGroup, ThawGroup:
+	case FreezeGroup, ThawGroup, DeleteGroup:
 		return groupOf(o)
 	}
 	return ""

@@ -81,7 +81,7 @@ func (e *Engine) settle(ctx context.Context, tx *store.Tx, o *Operation, attempt
 	case modelgate.Refused:
 		if doubt, err := o.inDoubt(tx); err != nil {
 			return err
-		} else if doubt {
+		} else if doubt || o.goneAlready(out) {
 			return o.refuseInDoubt(tx, out, tx.Now)
 		}
 		e.alarm(o, out.Code)
