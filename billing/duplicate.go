@@ -104,8 +104,6 @@ func notDeleted(q store.Querier, o *Operation, group string) error {
 	return store.Errorf(store.CodeConflict, "the customer's delete_group %s has not ended: it comes first", id)
 }
 
-const verdictForeign verdict = "not_a_duplicate"
-
 // confirmRetry is how long to wait before a group is read again that could not be.
 const confirmRetry = 30 * time.Second
 
@@ -124,25 +122,31 @@ func (e *Engine) sendDeletion(ctx context.Context, o *Operation) error {
 	if err != nil {
 		return err
 	}
-	err = e.write(ctx, func(tx *store.Tx) error {
-		if err := look.writeNew(tx, o.OperationID); err != nil {
-			return err
-		}
-		switch look.verdict {
-		case verdictSucceeded:
-			return o.adopt(ctx, tx, e.Rules.rules(), look.answer)
-		case verdictForeign:
-			e.alarm(o, string(verdictForeign))
-			return o.escalate(tx, string(verdictForeign), "the group carries no reference of this customer's, or is the one that it works with; nothing was sent")
-		case verdictNone:
-			return o.release(tx, tx.Now.Add(confirmRetry))
-		}
-		return nil
-	})
+	err = e.write(ctx, func(tx *store.Tx) error { return e.confirmed(ctx, tx, o, look) })
 	if err != nil || look.verdict != verdictDuplicate {
 		return err
 	}
 	return e.send(ctx, o)
+}
+
+// confirmed keeps what the group was found to be, and what follows from it but for
+// the deletion itself.
+func (e *Engine) confirmed(ctx context.Context, tx *store.Tx, o *Operation, look finding) error {
+	if look.verdict == verdictNone {
+		e.Log.Warn("operation_waits", "operation_id", o.OperationID, "action", string(o.Action), "code", look.code)
+		return errors.Join(look.writeNew(tx, o.OperationID), o.release(tx, tx.Now.Add(confirmRetry)))
+	}
+	if err := look.write(tx, o.OperationID); err != nil {
+		return err
+	}
+	switch look.verdict {
+	case verdictSucceeded:
+		return o.adopt(ctx, tx, e.Rules.rules(), look.answer)
+	case verdictForeign:
+		e.alarm(o, string(verdictForeign))
+		return o.escalate(tx, string(verdictForeign), "the group carries no reference of this customer's, or is the one that it works with; nothing was sent")
+	}
+	return nil
 }
 
 // judgeDuplicate tells whether a group that is there is one to delete.

@@ -85,10 +85,10 @@ func (s *Service) goOn(tx *store.Tx, o *Operation, assignments string) error {
 	if o.lockedUntil.After(tx.Now) {
 		return store.Errorf(store.CodeConflict, "the operation is being worked on; try again in a minute")
 	}
-	s.wake(tx)
 	if err := notDeleted(tx, o, ""); err != nil {
 		return err
 	}
+	s.wake(tx)
 	// An owner whose lease has run out must not come back to it.
 	return o.change(tx, `lock_token = lock_token + 1, hold_reason = NULL, next_attempt_at_ms = $1, `+assignments, tx.NowMS())
 }

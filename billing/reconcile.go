@@ -50,7 +50,8 @@ const (
 	verdictAbsent     verdict = "absent"
 	verdictFailed     verdict = "read_failed"
 	verdictNone       verdict = "inconclusive"
-	verdictLow        verdict = "wallet_low" // too small for the operation
+	verdictForeign    verdict = "not_a_duplicate" // a group that is not ours to delete
+	verdictLow        verdict = "wallet_low"      // too small for the operation
 	verdictFunded     verdict = "wallet_funded"
 )
 
