@@ -65,7 +65,10 @@ func TestASignUpThroughTheAPI(t *testing.T) {
 	const path = "/v1/admin/customers/cus_a"
 	click("limit-1").call("POST", path+"/limit", `{"spend_limit":"250","approved_by":"aki"}`, 202)
 	eventually(t, func() bool { return *get[billing.Customer](s.admin, path).SpendLimit == "250.00" })
-	click("limit-1").call("POST", path+"/limit", `{"spend_limit":"250","approved_by":"aki"}`, 200)
+	limit := decode[billing.Accepted](t, click("limit-1").call("POST", path+"/limit", `{"spend_limit":"250","approved_by":"aki"}`, 200))
+	if again := s.command("ops", "limit", "cus_a", "250", "--key", "limit-1", "--approved-by", "aki", "--json"); !strings.Contains(again, limit.OperationID) {
+		t.Errorf("as a command: %s, want %s", again, limit.OperationID)
+	}
 	click("limit-2").refused("POST", path+"/limit", `{"spend_limit":"250"}`, 400, "approved_by: required")
 	click("limit-2").refused("POST", path+"/limit", `{"spend_limit":"2.5e2","approved_by":"aki"}`, 400, "spend_limit: want an amount like 12 or 0.10: at most 15 digits before the point and 12 after it, and nothing else")
 	click("freeze-1").call("POST", path+"/freeze", `{"cause_ref":"dp_1"}`, 202)
