@@ -65,7 +65,10 @@ func TestASignUpThroughTheAPI(t *testing.T) {
 	const path = "/v1/admin/customers/cus_a"
 	click("limit-1").call("POST", path+"/limit", `{"spend_limit":"250","approved_by":"aki"}`, 202)
 	eventually(t, func() bool { return *get[billing.Customer](s.admin, path).SpendLimit == "250.00" })
-	click("limit-1").call("POST", path+"/limit", `{"spend_limit":"250","approved_by":"aki"}`, 200)
+	limit := decode[billing.Accepted](t, click("limit-1").call("POST", path+"/limit", `{"spend_limit":"250","approved_by":"aki"}`, 200))
+	if again := s.command("ops", "limit", "cus_a", "250", "--key", "limit-1", "--approved-by", "aki", "--json"); !strings.Contains(again, limit.OperationID) {
+		t.Errorf("as a command: %s, want %s", again, limit.OperationID)
+	}
 	click("limit-2").refused("POST", path+"/limit", `{"spend_limit":"250"}`, 400, "approved_by: required")
 	click("limit-2").refused("POST", path+"/limit", `{"spend_limit":"2.5e2","approved_by":"aki"}`, 400, "spend_limit: want an amount like 12 or 0.10: at most 15 digits before the point and 12 after it, and nothing else")
 	click("freeze-1").call("POST", path+"/freeze", `{"cause_ref":"dp_1"}`, 202)
@@ -78,19 +81,28 @@ func TestASignUpThroughTheAPI(t *testing.T) {
 	eventually(t, func() bool { return len(get[billing.Customer](s.admin, path).Keys) == 2 })
 	click("key-2").refused("POST", path+"/model-keys", `{"action":"create"}`, 409, "purpose: there is a key for default; rotate replaces it")
 
+	// A group that is gone needs no deletion; the customer's own is not deleted.
+	click("delete-1").refused("POST", path+"/delete-group", `{"group_id":"`+*c.GroupID+`","approved_by":"aki"}`, 409, "group_id: "+*c.GroupID+" is the group that customer cus_a works with")
+	click("delete-1").refused("POST", path+"/delete-group", `{"group_id":"grp_9"}`, 400, "approved_by: required")
+	click("delete-1").call("POST", path+"/delete-group", `{"group_id":"grp_9","approved_by":"aki"}`, 202)
+	eventually(t, func() bool {
+		return len(get[store.Page[billing.Operation]](s.admin, "/v1/admin/operations?customer=cus_a&status=succeeded").Data) == 10
+	})
+	click("delete-1").call("POST", path+"/delete-group", `{"group_id":"grp_9","approved_by":"aki"}`, 200)
+
 	// All of it is on record.
 	page := get[store.Page[billing.Operation]](s.admin, "/v1/admin/operations?customer=cus_a&status=succeeded")
-	if len(page.Data) != 9 || page.Data[8].OperationID != first.OperationID {
+	if len(page.Data) != 10 || page.Data[9].OperationID != first.OperationID {
 		t.Errorf("%d operations", len(page.Data))
 	}
-	record := get[billing.Record](s.admin, "/v1/admin/operations/"+page.Data[7].OperationID)
+	record := get[billing.Record](s.admin, "/v1/admin/operations/"+page.Data[8].OperationID)
 	if len(record.Attempts) != 1 || record.Request.Path != "/groups" || *record.ParentID != first.OperationID {
 		t.Errorf("%+v", record)
 	}
 	get[billing.Record](s.admin, "/v1/admin/operations/"+first.OperationID)
 	s.admin.refused("GET", "/v1/admin/operations?status=done", nil, 400, "status: want pending, succeeded, failed_retryable, failed_final, reconciling or reconciliation_needed")
 	s.admin.refused("GET", "/v1/admin/operations/op_none", nil, 404, "operation op_none not found")
-	if state := up.State(); state.Requests != 8 || len(state.Idempotency) != 8 {
+	if state := up.State(); state.Requests != 9 || len(state.Idempotency) != 8 {
 		t.Errorf("sent: %+v", state.Idempotency)
 	}
 	billingtest.NoSecrets(t, up.Secrets(), map[string]string{"the log": s.log.String()})

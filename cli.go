@@ -34,7 +34,7 @@ type commands struct {
 	Events        eventsCmd       `cmd:"" help:"Events: list, show, publish."`
 	Subscriptions subscriptionCmd `cmd:"" help:"Subscriptions: list, show, enable, disable."`
 	Deliveries    deliveriesCmd   `cmd:"" help:"Deliveries: list, show, replay, progress."`
-	Ops           opsCmd          `cmd:"" help:"Operations at the partner API: list, show, retry, reconcile, resolve."`
+	Ops           opsCmd          `cmd:"" help:"Customers and operations at the partner API: sign-up, limit, freeze, thaw, keys; list, show, retry, reconcile, resolve."`
 	Ledger        ledgerCmd       `cmd:"" help:"The journal of money: show, verify, export."`
 	Payments      paymentsCmd     `cmd:"" help:"What Stripe has told of payments: list, show, rerun."`
 	Usage         usageCmd        `cmd:"" help:"What customers have used: statement."`

@@ -21,6 +21,14 @@ type opsCmd struct {
 	Sweep       opsSweepCmd       `cmd:"" help:"Hold the partner API and Stripe against the file now, or show when that was last done."`
 	Findings    opsFindingsCmd    `cmd:"" help:"List where the outside world and the file disagree, the newest first."`
 	Acknowledge opsAcknowledgeCmd `cmd:"" help:"Take a finding off the list of what is open."`
+
+	SignUp   opsSignUpCmd   `cmd:"" help:"Make a group, a model key and a spend limit for a customer, and the customer where there is none."`
+	Customer opsCustomerCmd `cmd:"" help:"Show a customer with its group, model keys and spend limit."`
+	Limit    opsLimitCmd    `cmd:"" help:"Change a customer's spend limit."`
+	Freeze   opsFreezeCmd   `cmd:"" help:"Stop a customer's spending: its model keys stop working."`
+	Thaw     opsThawCmd     `cmd:"" help:"Let a customer's spending go on."`
+	Delete   opsDeleteCmd   `cmd:"" name:"delete-group" help:"Delete a group that carries a customer's reference and is not the customer's."`
+	Keys     opsKeysCmd     `cmd:"" help:"Model keys, the partner API's: list, create, rotate, revoke, reveal."`
 }
 
 // withOps is withDB for what concerns operations.

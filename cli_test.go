@@ -33,6 +33,7 @@ import (
 //	delivered               put a customer, a subscription and a delivered event into JPINTEL_DB; sets SUB, EVENT, DELIVERY
 //	upstream ARGS…          start jpintel dev-upstream until the script ends; sets UPSTREAM and TOKEN
 //	call STATUS METHOD URL [BODY]  call it with TOKEN and KEY, write what it answers to the file answer
+//	until REGEXP COMMAND…   run a command again and again until it prints this
 //	mode FILE BITS          FILE has these permissions, in octal
 func TestCommands(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -48,7 +49,7 @@ func TestCommands(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": cliExits, "isjson": cliIsJSON, "capture": cliCapture,
 			"serving": cliServing, "delivered": cliDelivered, "mode": cliMode,
-			"upstream": cliUpstream, "call": cliCall,
+			"upstream": cliUpstream, "call": cliCall, "until": cliUntil,
 		},
 	})
 }
@@ -158,6 +159,14 @@ func cliCall(ts *testscript.TestScript, _ bool, args []string) {
 		ts.Fatalf("%s: status %d, want %s: %s", args[2], answer.StatusCode, args[0], text)
 	}
 	ts.Check(os.WriteFile(ts.MkAbs("answer"), text, 0o600))
+}
+
+func cliUntil(ts *testscript.TestScript, _ bool, args []string) {
+	wanted := regexp.MustCompile(args[0])
+	procUntil(ts.Value(cliTest{}).(testing.TB), strings.Join(args[1:], " ")+" prints "+args[0], func() bool {
+		ts.Check(ts.Exec(args[1], args[2:]...))
+		return wanted.MatchString(ts.ReadFile("stdout"))
+	})
 }
 
 func cliMode(ts *testscript.TestScript, _ bool, args []string) {

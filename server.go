@@ -123,6 +123,7 @@ func (a *api) routes() []route {
 		{"POST", "/v1/admin/customers/:id/limit", admin, endpoint(b.SetLimit)},
 		{"POST", "/v1/admin/customers/:id/freeze", admin, endpoint(b.Freeze)},
 		{"POST", "/v1/admin/customers/:id/thaw", admin, endpoint(b.Thaw)},
+		{"POST", "/v1/admin/customers/:id/delete-group", admin, endpoint(b.DeleteGroup)},
 		{"POST", "/v1/admin/customers/:id/model-keys", admin, endpoint(b.ChangeKey)},
 		{"POST", "/v1/admin/model-keys/:id/reveal", admin, endpoint(b.Reveal)},
 		{"GET", "/v1/admin/operations", admin, endpoint(b.Operations)},

@@ -86,6 +86,9 @@ func (e *Engine) process(ctx context.Context, o *Operation) error {
 	if code != "" {
 		return e.write(ctx, func(tx *store.Tx) error { return o.giveUpSending(tx, code, message) })
 	}
+	if o.Action == DeleteGroup {
+		return e.sendDeletion(ctx, o)
+	}
 	return e.send(ctx, o)
 }
 

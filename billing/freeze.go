@@ -42,7 +42,7 @@ func (s *Service) spend(ctx context.Context, action Action, r SpendRequest) (Acc
 	})
 }
 
-// groupOf is the group that a freeze or thaw is about: it is in the path.
+// groupOf is the group that a freeze, a thaw or a deletion is about: it is in the path.
 func groupOf(o *Operation) string { return strings.TrimPrefix(o.request.Path, "/groups/") }
 
 // frozen: the group's state, and with it that of every key, has changed.

@@ -136,6 +136,12 @@ func debitIntent(p *payment, group string, amount money.Amount, c money.Currency
 		keyText: full, request: modelgate.Adjust(key, group, amount, c, reason, topUp, entry)}
 }
 
+// deleteIntent deletes a duplicate group.
+func deleteIntent(customer, group string, reason int64) intent {
+	key, full := idempotencyKey("delete-group", customer, group, number(reason))
+	return intent{customer: customer, action: DeleteGroup, subject: group, version: reason, keyText: full, request: modelgate.DeleteGroup(key, group)}
+}
+
 // statusIntent freezes or thaws a group; cause says why, once.
 func statusIntent(action Action, customer, group, cause string, version int64) intent {
 	prefix, status := "freeze", modelgate.GroupFrozen

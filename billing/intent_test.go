@@ -25,6 +25,7 @@ func TestKeysAreTheContracts(t *testing.T) {
 		"create-key-for-customer:cus_42:grp_1:default:2":   keyIntent("cus_42", "grp_1", "default", 2),
 		"set-spend-limit:cus_42:grp_1:3":                   limitIntent(SetLimit, "cus_42", "grp_1", 3, zero, "USD"),
 		"revoke-key:cus_42:key_1:1":                        revokeIntent("cus_42", "key_1", 1),
+		"delete-group:cus_42:grp_2:1":                      deleteIntent("cus_42", "grp_2", 1),
 		"freeze:cus_42:dp_1":                               statusIntent(FreezeGroup, "cus_42", "grp_1", "dp_1", 1),
 		"thaw:cus_42:dp_1":                                 statusIntent(ThawGroup, "cus_42", "grp_1", "dp_1", 1),
 		"create-group-for-customer:a%3Ab%40c.d%2Be-f%25:1": groupIntent("a:b@c.d+e-f%", 1, nil, "USD"),

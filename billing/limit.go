@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
-	"strings"
 
 	"jpintel/billing/modelgate"
 	"jpintel/billing/money"
@@ -40,8 +39,8 @@ func (a Accepted) HTTPStatus() int {
 // SetLimit begins to change a customer's limit, as the next version of its
 // policy.
 func (s *Service) SetLimit(ctx context.Context, r LimitRequest) (Accepted, error) {
-	if strings.TrimSpace(r.ApprovedBy) == "" {
-		return Accepted{}, store.Errorf(store.CodeInvalid, "approved_by: required")
+	if err := approved(r.ApprovedBy); err != nil {
+		return Accepted{}, err
 	}
 	limit, _, err := parseLimit(r.SpendLimit, r.Currency)
 	if err != nil {
@@ -58,6 +57,17 @@ func (s *Service) SetLimit(ctx context.Context, r LimitRequest) (Accepted, error
 // begin accepts an intent for a customer that has a group, once for each
 // Idempotency-Key.
 func (s *Service) begin(ctx context.Context, scope, key, customer string, request any, make func(*store.Tx, *Account) (intent, error)) (Accepted, error) {
+	return s.record(ctx, scope, key, customer, request, func(tx *store.Tx) (intent, error) {
+		account, err := withGroup(tx, customer)
+		if err != nil {
+			return intent{}, err
+		}
+		return make(tx, account)
+	})
+}
+
+// record accepts an intent, once for each Idempotency-Key.
+func (s *Service) record(ctx context.Context, scope, key, customer string, request any, make func(*store.Tx) (intent, error)) (Accepted, error) {
 	call, err := newCall(scope, key, []any{customer, request})
 	if err != nil {
 		return Accepted{}, err
@@ -65,11 +75,7 @@ func (s *Service) begin(ctx context.Context, scope, key, customer string, reques
 	var o *Operation
 	err = s.DB.Write(ctx, func(tx *store.Tx) error {
 		o, err = call.once(tx, func() (*Operation, error) {
-			account, err := withGroup(tx, customer)
-			if err != nil {
-				return nil, err
-			}
-			in, err := make(tx, account)
+			in, err := make(tx)
 			if err != nil {
 				return nil, err
 			}

@@ -26,6 +26,7 @@ const (
 	RevokeKey         Action = "revoke_key"
 	FreezeGroup       Action = "freeze_group"
 	ThawGroup         Action = "thaw_group"
+	DeleteGroup       Action = "delete_group" // of a duplicate
 )
 
 // Status is where an operation stands. The migration tells what each means.

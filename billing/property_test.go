@@ -173,6 +173,9 @@ func (c *chaos) mayBegin(o *Operation) bool {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+	if o.Action == DeleteGroup && o.SendState == "not_sent" { // it is read first
+		return false
+	}
 	return sends < maxSends && o.maySend(time.Now()) && (o.FirstSentAt == nil || time.Since(*o.FirstSentAt) < replayWindow)
 }
 
@@ -211,7 +214,7 @@ func (c *chaos) wish() {
 	customer := fmt.Sprint("cus_", c.random.IntN(c.customers+1))
 	purpose := []string{"default", "batch"}[c.random.IntN(2)]
 	var err error
-	switch c.random.IntN(8) {
+	switch c.random.IntN(9) {
 	case 0, 1:
 		if c.customers < 5 {
 			c.customers++
@@ -225,6 +228,12 @@ func (c *chaos) wish() {
 		_, err = c.Thaw(ctx, SpendRequest{Key: key, CustomerID: customer, CauseRef: key})
 	case 6:
 		_, err = c.ChangeKey(ctx, KeyRequest{Key: key, CustomerID: customer, Purpose: purpose, Action: []string{"create", "rotate", "revoke"}[c.random.IntN(3)]})
+	case 7:
+		group := "grp_none"
+		if all := c.up.State().Groups; len(all) > 0 {
+			group = all[c.random.IntN(len(all))].ID
+		}
+		_, err = c.DeleteGroup(ctx, DeleteGroupRequest{Key: key, CustomerID: customer, GroupID: group, ApprovedBy: "aki"})
 	default:
 		id := c.randomID(`SELECT key_id FROM model_keys`)
 		_, err = c.Reveal(ctx, RevealRequest{Key: key, KeyID: id})

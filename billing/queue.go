@@ -85,6 +85,9 @@ func (s *Service) goOn(tx *store.Tx, o *Operation, assignments string) error {
 	if o.lockedUntil.After(tx.Now) {
 		return store.Errorf(store.CodeConflict, "the operation is being worked on; try again in a minute")
 	}
+	if err := notDeleted(tx, o, ""); err != nil {
+		return err
+	}
 	s.wake(tx)
 	// An owner whose lease has run out must not come back to it.
 	return o.change(tx, `lock_token = lock_token + 1, hold_reason = NULL, next_attempt_at_ms = $1, `+assignments, tx.NowMS())
@@ -176,8 +179,11 @@ func (s *Service) resolveSucceeded(ctx context.Context, tx *store.Tx, o *Operati
 		return store.Errorf(store.CodeInvalid, "target_id: want an id of the upstream's")
 	}
 	if (o.Action == SetLimit || o.Action == SetInitialLimit || o.Action == RevokeKey) && target != o.Intent ||
-		(o.Action == FreezeGroup || o.Action == ThawGroup) && target != groupOf(o) {
+		(o.Action == FreezeGroup || o.Action == ThawGroup || o.Action == DeleteGroup) && target != groupOf(o) {
 		return store.Errorf(store.CodeInvalid, "target_id: the operation is about another object")
+	}
+	if err := notDeleted(tx, o, target); err != nil {
+		return err
 	}
 	if taken, err := targetTaken(tx, o, target); err != nil || taken {
 		return cmp.Or(err, store.Errorf(store.CodeConflict, "target_id: it was made by another operation"))
@@ -260,6 +266,8 @@ func (s *Service) nextVersion(tx *store.Tx, o *Operation, who string) (in intent
 		return revokeIntent(o.CustomerID, o.Intent, version), nil
 	case FreezeGroup, ThawGroup:
 		return statusIntent(o.Action, o.CustomerID, groupOf(o), o.Intent, version), nil
+	case DeleteGroup:
+		return deleteIntent(o.CustomerID, o.Intent, version), mayDelete(tx, o.CustomerID, o.Intent)
 	case SetLimit, SetInitialLimit:
 		limit, c, err := o.money()
 		if err != nil {

@@ -175,6 +175,48 @@ func TestS26AnEmptyWallet(t *testing.T) {
 	})
 }
 
+// S26: each look at the wallet is on the record of what waits for it, as long as
+// it says something new: not once a minute, for days.
+func TestS26LooksAtTheWallet(t *testing.T) {
+	scenario(t, modelgatetest.Options{WalletBalance: "99.99"}, func(t *testing.T, s *scene) {
+		s.rules(fault("PATCH", limitsPath, modelgatetest.AtBeforeExecute, "status:402", 1))
+		s.signUp("cus_a")
+		s.work(time.Hour)
+		probes := func() {
+			for range 60 {
+				s.probe()
+				time.Sleep(probeEvery)
+			}
+		}
+		probes()
+		s.rules(fault("GET", "^/balance$", modelgatetest.AtBeforeExecute, "status:503", 60))
+		probes()
+		probes()
+		s.outside(func() error { s.up.Fund("-9.99"); return nil }) // for another customer
+		probes()
+		s.outside(func() error { s.up.Fund("10.00"); return nil })
+		probes()
+		o := s.operation("cus_a", SetInitialLimit)
+		want := []string{"balance wallet_low 99.99 USD", "balance inconclusive ", "balance wallet_low 99.99 USD", "balance wallet_low 90.00 USD", "balance wallet_funded 100.00 USD"}
+		if got := s.evidence(o); !slices.Equal(got, want) {
+			t.Errorf("%q, want %q", got, want)
+		}
+		record, err := s.Record(context.Background(), RecordRequest{OperationID: o.OperationID})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, e := range record.Evidence {
+			if wantStatus := []int{200, 503, 200, 200, 200}[i]; e.Query != "/balance" || e.Status == nil || *e.Status != wantStatus || len(e.SHA256) != 64 {
+				t.Errorf("%d: %+v", i, e)
+			}
+		}
+		if n := s.strings(`SELECT COUNT(*) FROM reconcile_evidence WHERE surface = 'balance' AND operation_id <> $1`, o.OperationID)[0]; n != "0" {
+			t.Errorf("%s looks are on the record of what does not wait", n)
+		}
+		s.ready("cus_a", "100.00")
+	})
+}
+
 // S27: another amount is confirmed than was asked for. Where the upstream shows
 // that it has the right one, that counts; where it does not, a person decides.
 func TestS27AnotherAmountIsEchoed(t *testing.T) {

@@ -81,7 +81,7 @@ func (e *Engine) settle(ctx context.Context, tx *store.Tx, o *Operation, attempt
 	case modelgate.Refused:
 		if doubt, err := o.inDoubt(tx); err != nil {
 			return err
-		} else if doubt {
+		} else if doubt || o.goneAlready(out) {
 			return o.refuseInDoubt(tx, out, tx.Now)
 		}
 		e.alarm(o, out.Code)
@@ -178,7 +178,7 @@ func (e *Engine) useLate(ctx context.Context, tx *store.Tx, o *Operation, l late
 	if out.Class == modelgate.Succeeded {
 		f.verdict, f.ids = verdictSucceeded, []string{out.Answer.TargetID}
 	}
-	if err := f.write(tx, o); err != nil || out.Class != modelgate.Succeeded {
+	if err := f.write(tx, o.OperationID); err != nil || out.Class != modelgate.Succeeded {
 		return err
 	}
 	return o.succeed(ctx, tx, e.Rules.rules(), out)

@@ -3,7 +3,6 @@ package billing
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -208,34 +207,51 @@ func (e *Engine) Probe(ctx context.Context) error {
 		return err
 	}
 	found, err := e.Client.Wallet(ctx)
-	if refused, ok := errors.AsType[*modelgate.ReadError](err); ok {
-		e.Log.Warn("operations_held", "held", held, "probe", refused.Code)
+	if ctx.Err() != nil { // this program is stopping: that nothing came is no evidence
 		return nil
 	}
-	if err != nil || len(found.Items) == 0 {
-		return err
+	look := seen("balance", found, err, func(b modelgate.Balance) string { return b.Balance.Text(b.Currency) + " " + string(b.Currency) })
+	if look.verdict != "" {
+		e.Log.Warn("operations_held", "held", held, "probe", look.code)
+		look.verdict = verdictNone // of an operation, this is no failed look
 	}
-	return e.write(ctx, func(tx *store.Tx) error { return free(tx, found.Items[0]) })
+	return e.write(ctx, func(tx *store.Tx) error {
+		if len(found.Items) == 0 {
+			return walletUnknown(tx, look)
+		}
+		return free(tx, found.Items[0], look)
+	})
+}
+
+// walletUnknown keeps that the wallet could not be read, for what waits for it.
+func walletUnknown(tx *store.Tx, look finding) error {
+	look.verdict = verdictNone
+	waiting, err := waitingOperations(tx)
+	for _, o := range waiting {
+		if err := look.writeNew(tx, o.id); err != nil {
+			return err
+		}
+	}
+	return err
 }
 
 // free ends the holds that an accepted key and a wallet of this size end.
-func free(tx *store.Tx, wallet modelgate.Balance) error {
+func free(tx *store.Tx, wallet modelgate.Balance, look finding) error {
 	_, err := tx.Exec(`
 		UPDATE partner_operations SET hold_reason = NULL, next_attempt_at_ms = $1, updated_at_ms = $1 WHERE hold_reason IN ('`+holdAuth+`', '`+holdRedirect+`')`, tx.NowMS())
 	if err != nil {
 		return fmt.Errorf("ending a hold: %w", err)
 	}
-	rows, err := tx.Query(`SELECT operation_id, COALESCE(amount, '0'), COALESCE(currency, '') FROM partner_operations WHERE hold_reason = '` + holdWallet + `' ORDER BY operation_seq`)
+	waiting, err := waitingOperations(tx)
 	if err != nil {
-		return fmt.Errorf("reading what is held: %w", err)
-	}
-	waiting, err := store.Collect(rows, scanWaiting)
-	if err != nil {
-		return fmt.Errorf("reading what is held: %w", err)
+		return err
 	}
 	for _, o := range waiting {
-		amount, err := money.ParseSigned(o.amount)
-		if err != nil || o.currency != "" && o.currency != string(wallet.Currency) || amount.Cmp(wallet.Balance) > 0 {
+		look.verdict = o.judge(wallet)
+		if err := look.writeNew(tx, o.id); err != nil {
+			return err
+		}
+		if look.verdict != verdictFunded {
 			continue
 		}
 		if _, err := tx.Exec(`UPDATE partner_operations SET hold_reason = NULL, next_attempt_at_ms = $1, updated_at_ms = $1 WHERE operation_id = $2`, tx.NowMS(), o.id); err != nil {
@@ -248,6 +264,24 @@ func free(tx *store.Tx, wallet modelgate.Balance) error {
 // waitingForMoney is an operation that the wallet was too small for.
 type waitingForMoney struct{ id, amount, currency string }
 
-func scanWaiting(r *sql.Rows) (o waitingForMoney, err error) {
-	return o, r.Scan(&o.id, &o.amount, &o.currency)
+// waitingOperations reads what the wallet was too small for, the oldest first.
+func waitingOperations(q store.Querier) ([]waitingForMoney, error) {
+	rows, err := q.Query(`SELECT operation_id, COALESCE(amount, '0'), COALESCE(currency, '') FROM partner_operations WHERE hold_reason = '` + holdWallet + `' ORDER BY operation_seq`)
+	if err != nil {
+		return nil, fmt.Errorf("reading what is held: %w", err)
+	}
+	all, err := store.Collect(rows, func(r *sql.Rows) (o waitingForMoney, err error) { return o, r.Scan(&o.id, &o.amount, &o.currency) })
+	if err != nil {
+		return nil, fmt.Errorf("reading what is held: %w", err)
+	}
+	return all, nil
+}
+
+// judge tells whether the wallet is large enough by now.
+func (o waitingForMoney) judge(wallet modelgate.Balance) verdict {
+	amount, err := money.ParseSigned(o.amount)
+	if err != nil || o.currency != "" && o.currency != string(wallet.Currency) || amount.Cmp(wallet.Balance) > 0 {
+		return verdictLow
+	}
+	return verdictFunded
 }

@@ -62,6 +62,7 @@ var (
 	group  = CreateGroup("create-group-for-customer:cus_a:1", "cus_a", "cus_a:signup:1", []string{"m1"}, "USD")
 	key    = CreateKey("create-key-for-customer:cus_a:grp_1:default:1", "grp_1", "cus_a default", "default", "cus_a:default:1")
 	revoke = RevokeKey("revoke-key:cus_a:key_1:1", "key_1")
+	remove = DeleteGroup("delete-group:cus_a:grp_1:1", "grp_1")
 	freeze = SetGroupStatus("freeze:cus_a:dp_1", "grp_1", GroupFrozen)
 
 	groupAnswer      = `{"id":"grp_1","external_ref":"cus_a:signup:1","name":"cus_a","status":"active","spend_limit":"0.00","period":"month","version":1,"created_at":"2026-05-14T00:00:00Z","updated_at":"2026-05-14T00:00:00Z"}`
@@ -70,6 +71,7 @@ var (
 	topUpAnswer      = `{"id":"txn_1","type":"top_up","group_id":"grp_1","amount":"25.00","currency":"USD","balance_after":"25.00","external_ref":"led_1","request_id":"req_1","status":"posted","created_at":"2026-05-14T00:00:00Z"}`
 	adjustmentAnswer = `{"id":"txn_2","type":"adjustment","group_id":"grp_1","amount":"-5.00","currency":"USD","balance_after":"20.00","external_ref":"led_2","reason":"refund","related_transaction_id":"txn_1","request_id":"req_1","status":"posted","created_at":"2026-05-14T00:00:00Z"}`
 	revokeAnswer     = `{"id":"key_1","status":"revoked","revoked_at":"2026-05-14T00:00:00Z"}`
+	removedAnswer    = `{"id":"grp_1","deleted":true}`
 	frozenAnswer     = `{"id":"grp_1","external_ref":"cus_a:signup:1","name":"cus_a","status":"frozen","spend_limit":"0.00","period":"month"}`
 )
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,10 +27,11 @@ type Request struct {
 
 // The states of groups and keys.
 const (
-	GroupActive = "active"
-	GroupFrozen = "frozen"
-	KeyActive   = "active"
-	KeyRevoked  = "revoked"
+	GroupActive  = "active"
+	GroupFrozen  = "frozen"
+	GroupDeleted = "deleted"
+	KeyActive    = "active"
+	KeyRevoked   = "revoked"
 )
 
 // Why credit is adjusted, as the upstream knows it.
@@ -157,6 +159,11 @@ func SetGroupStatus(key, group, status string) Request {
 	return render(key, http.MethodPatch, "/groups/"+url.PathEscape(group), map[string]any{"status": status})
 }
 
+// DeleteGroup renders DELETE /groups/{group}: the group's keys are revoked with it.
+func DeleteGroup(key, group string) Request {
+	return Request{http.MethodDelete, "/groups/" + url.PathEscape(group), key, nil}
+}
+
 // TopUp renders POST /groups/{group}/top-ups.
 func TopUp(key, group string, amount money.Amount, c money.Currency, externalRef string) Request {
 	return render(key, http.MethodPost, "/groups/"+url.PathEscape(group)+"/top-ups",
@@ -274,6 +281,12 @@ var operations = []operation{
 		r.equal("id", g.ID, id)
 		r.same("status", g.Status, sent)
 		return Answer{TargetID: g.ID, Group: &g}
+	}},
+	{"DELETE", "/groups/*", false, func(r, _ *reader, id string) Answer {
+		group := r.id("id")
+		r.equal("id", group, id)
+		r.equal("deleted", strconv.FormatBool(r.truth("deleted")), "true")
+		return Answer{TargetID: group}
 	}},
 	{"POST", "/groups/*/keys", true, func(r, sent *reader, id string) Answer {
 		k := readKey(r)
