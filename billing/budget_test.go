@@ -47,6 +47,9 @@ func (m *budgetModel) move(spend, limit *big.Rat) {
 // Usage that comes, turns out cheaper or dearer, and limits that change, in any
 // order: what is told is what the rule says.
 func TestBudgetsAreToldByTheRule(t *testing.T) {
+	if race {
+		t.Skip("one goroutine's arithmetic")
+	}
 	scenario(t, modelgatetest.Options{}, testBudgetsByTheRule)
 }
 

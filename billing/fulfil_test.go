@@ -134,7 +134,13 @@ func TestHeldEvents(t *testing.T) {
 
 // An operator's rerun goes through all of them once, also while they fail again.
 func TestRerunOfManyEvents(t *testing.T) {
-	p := newPaymentBench(t)
+	if race {
+		t.Skip("a thousand transactions, one after the other: nothing to find")
+	}
+	scenario(t, modelgatetest.Options{}, func(t *testing.T, s *scene) { testRerunOfManyEvents(t, withPayments(s)) })
+}
+
+func testRerunOfManyEvents(t *testing.T, p *paymentBench) {
 	p.outcome = func(*store.Tx, *stripe.Event) (applied, error) {
 		return applied{status: EventHeld, reason: "it waits"}, nil
 	}

@@ -998,7 +998,7 @@ func TestATopUpAfterARestore(t *testing.T) {
 // credited, or there is a reason, or an operation for a person to look at.
 func TestS79RandomPaymentsAndFaults(t *testing.T) {
 	rounds := 10
-	if testing.Short() {
+	if testing.Short() || race {
 		rounds = 3
 	}
 	for seed := range rounds {

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -19,16 +20,20 @@ const listKey = "sk_test_0123456789abcdef"
 type events struct {
 	t        *testing.T
 	all      []string // bodies
+	mu       sync.Mutex
 	requests []string // their queries
 	answer   func(n int, w http.ResponseWriter) (handled bool)
 }
 
 func (e *events) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	e.mu.Lock()
 	e.requests = append(e.requests, r.URL.RawQuery)
+	n := len(e.requests)
+	e.mu.Unlock()
 	if r.Method != "GET" || r.URL.Path != "/v1/events" || r.Header.Get("Authorization") != "Bearer "+listKey || r.Header.Get("Idempotency-Key") != "" {
 		e.t.Errorf("%s %s %s", r.Method, r.URL, r.Header)
 	}
-	if e.answer != nil && e.answer(len(e.requests), w) {
+	if e.answer != nil && e.answer(n, w) {
 		return
 	}
 	start := 0
@@ -37,6 +42,14 @@ func (e *events) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	end := min(start+100, len(e.all))
 	fmt.Fprintf(w, `{"object":"list","url":"/v1/events","data":[%s],"has_more":%t}`, strings.Join(e.all[start:end], ","), end < len(e.all))
+}
+
+// seen are the queries so far. An answer may still be on its way when its reader
+// has given up.
+func (e *events) seen() []string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.requests)
 }
 
 func eventBody(n int) string {
@@ -71,11 +84,11 @@ func TestEventsAreListedToTheEnd(t *testing.T) {
 	for count, pages := range map[int]int{0: 1, 1: 1, 100: 1, 101: 2, 250: 3} {
 		e, l := someEvents(t, count)
 		got, err := l.list(time.Unix(1767225600, 999))
-		if err != nil || !slices.Equal(got, e.all) || len(e.requests) != pages {
-			t.Errorf("%d events, %d requests (%v), want %d and %d", len(got), len(e.requests), err, count, pages)
+		if err != nil || !slices.Equal(got, e.all) || len(e.seen()) != pages {
+			t.Errorf("%d events, %d requests (%v), want %d and %d", len(got), len(e.seen()), err, count, pages)
 		}
-		if e.requests[0] != "created%5Bgte%5D=1767225600&limit=100" || pages > 1 && e.requests[1] != "created%5Bgte%5D=1767225600&limit=100&starting_after=evt_099" {
-			t.Errorf("%q", e.requests)
+		if e.seen()[0] != "created%5Bgte%5D=1767225600&limit=100" || pages > 1 && e.seen()[1] != "created%5Bgte%5D=1767225600&limit=100&starting_after=evt_099" {
+			t.Errorf("%q", e.seen())
 		}
 	}
 }
@@ -127,8 +140,8 @@ func TestListsThatFail(t *testing.T) {
 			e.answer = c.answer
 			got, err := l.list(time.Now())
 			failed, ok := errors.AsType[*ListError](err)
-			if !ok || failed.SweepCode() != c.code || len(got) != 0 || len(e.requests) != 1 || strings.Contains(err.Error(), "0123") {
-				t.Errorf("%v after %d requests, want %s", err, len(e.requests), c.code)
+			if !ok || failed.SweepCode() != c.code || len(got) != 0 || len(e.seen()) != 1 || strings.Contains(err.Error(), "0123") {
+				t.Errorf("%v after %d requests, want %s", err, len(e.seen()), c.code)
 			}
 		})
 	}
@@ -141,8 +154,8 @@ func TestListsAreBounded(t *testing.T) {
 		fmt.Fprintf(w, `{"object":"list","data":[%s],"has_more":true}`, eventBody(1))
 		return true
 	}
-	if got, err := l.list(time.Now()); !strings.HasSuffix(fmt.Sprint(err), "stripe_cursor_loop") || len(got) != 1 || len(e.requests) != 2 {
-		t.Errorf("%v after %d requests", err, len(e.requests))
+	if got, err := l.list(time.Now()); !strings.HasSuffix(fmt.Sprint(err), "stripe_cursor_loop") || len(got) != 1 || len(e.seen()) != 2 {
+		t.Errorf("%v after %d requests", err, len(e.seen()))
 	}
 	e, l = someEvents(t, 3)
 	e.answer = func(n int, w http.ResponseWriter) bool { // always more
@@ -150,7 +163,7 @@ func TestListsAreBounded(t *testing.T) {
 		return true
 	}
 	if got, err := l.list(time.Now()); !strings.HasSuffix(fmt.Sprint(err), "stripe_too_many") || len(got) != maxListPages {
-		t.Errorf("%v after %d requests", err, len(e.requests))
+		t.Errorf("%v after %d requests", err, len(e.seen()))
 	}
 	e, l = someEvents(t, 3)
 	e.answer = func(_ int, w http.ResponseWriter) bool {
@@ -176,7 +189,7 @@ func TestAListIsEnded(t *testing.T) {
 		}
 		return nil
 	})
-	if !errors.Is(err, enough) || taken != 7 || len(e.requests) != 1 {
+	if !errors.Is(err, enough) || taken != 7 || len(e.seen()) != 1 {
 		t.Errorf("%v after %d events", err, taken)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
