@@ -358,8 +358,8 @@ func TestAccount(t *testing.T) {
 		return strings.Replace(a.body, created.Format(time.RFC3339Nano), "T", 1)
 	}
 	for c, want := range map[*testClient]string{
-		alice: `{"customer_id":"cus_a","tier":"paid","email":"ops@example.com","daily_limit":1000,"opted_out":false,"created_at":"T"}`,
-		bob:   `{"customer_id":"cus_b","tier":"free","daily_limit":null,"opted_out":false,"created_at":"T"}`,
+		alice: `{"customer_id":"cus_a","tier":"paid","email":"ops@example.com","daily_limit":1000,"opted_out":false,"status":null,"created_at":"T"}`,
+		bob:   `{"customer_id":"cus_b","tier":"free","daily_limit":null,"opted_out":false,"status":null,"created_at":"T"}`,
 	} {
 		if got := show(c); got != want+"\n" {
 			t.Errorf("%s, want %s", got, want)

@@ -41,6 +41,10 @@ func TestASignUpThroughTheAPI(t *testing.T) {
 	if c.Tier != store.TierPaid || *c.GroupID != up.State().Groups[0].ID || *c.SpendLimit != "100.00" || *c.Currency != "USD" || len(c.Keys) != 1 || c.Keys[0].KeyID != up.State().Keys[0].ID || !c.Keys[0].SecretAvailable {
 		t.Errorf("%+v", c)
 	}
+	customer := s.client("cus_a")
+	if got := get[account](customer, "/v1/customer").Status; got == nil || *got != billing.Ready {
+		t.Errorf("the customer is told that it is %v", got)
+	}
 	for _, key := range []string{"click-1", "click-2"} {
 		if again := decode[billing.Accepted](t, click(key).call("POST", "/v1/admin/customers", signUpBody, 200)); again.OperationID != first.OperationID || again.Status != billing.Ready {
 			t.Errorf("%+v", again)
@@ -74,6 +78,9 @@ func TestASignUpThroughTheAPI(t *testing.T) {
 	click("freeze-1").call("POST", path+"/freeze", `{"cause_ref":"dp_1"}`, 202)
 	if c := billed(t, s, billing.Frozen); c.Keys[0].Status != "frozen" {
 		t.Errorf("%+v", c)
+	}
+	if got := get[account](customer, "/v1/customer").Status; *got != billing.Frozen {
+		t.Errorf("the customer is told that it is %s", *got)
 	}
 	click("thaw-1").call("POST", path+"/thaw", `{"cause_ref":"dp_1","approved_by":"aki"}`, 202)
 	billed(t, s, billing.Ready)

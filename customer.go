@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"jpintel/billing"
 	"jpintel/store"
 )
 
@@ -19,7 +20,9 @@ type account struct {
 	Email      string     `json:"email,omitempty"` // for notices
 	DailyLimit *int64     `json:"daily_limit"`     // API calls a day; null: no limit
 	OptedOut   bool       `json:"opted_out"`       // all webhooks are stopped
-	CreatedAt  time.Time  `json:"created_at"`
+
+	Status    *billing.CustomerStatus `json:"status"` // at the partner API; null: not signed up there
+	CreatedAt time.Time               `json:"created_at"`
 }
 
 func (a *api) account(ctx context.Context, r accountRequest) (account, error) {
@@ -27,7 +30,11 @@ func (a *api) account(ctx context.Context, r accountRequest) (account, error) {
 	if err != nil {
 		return account{}, err
 	}
-	answer := account{CustomerID: c.CustomerID, Tier: c.Tier, Email: c.Email, OptedOut: c.OptedOutAt != nil, CreatedAt: c.CreatedAt.In(a.db.Location)}
+	status, err := a.billing.Status(ctx, r.CustomerID)
+	if err != nil {
+		return account{}, err
+	}
+	answer := account{Status: status, CustomerID: c.CustomerID, Tier: c.Tier, Email: c.Email, OptedOut: c.OptedOutAt != nil, CreatedAt: c.CreatedAt.In(a.db.Location)}
 	if c.DailyLimit > 0 {
 		answer.DailyLimit = &c.DailyLimit
 	}

@@ -50,7 +50,7 @@ func movement(t *testing.T, id, customer string, kind ledger.Kind, c money.Curre
 	if err != nil {
 		t.Fatal(err)
 	}
-	return ledger.Entry{EntryID: id, Kind: kind, CustomerID: customer, PaymentID: "pay_" + customer, Currency: c, CorrelationID: "cor_" + id, OccurredAt: time.Date(2026, 5, 14, 0, 0, 0, 0, time.UTC),
+	return ledger.Entry{EntryID: id, Kind: kind, CustomerID: customer, PaymentID: "pay_" + customer, SourceID: "pi_" + customer, Currency: c, CorrelationID: "cor_" + id, OccurredAt: time.Date(2026, 5, 14, 0, 0, 0, 0, time.UTC),
 		Memo:  "=of " + customer,
 		Lines: []ledger.Line{{Account: ledger.Credit(customer), Amount: amount}, {Account: other, Amount: amount.Neg()}}}
 }
@@ -95,8 +95,8 @@ func TestTheJournalThroughTheAPI(t *testing.T) {
 	for _, m := range append(page.Data, get[store.Page[ledger.Movement]](alice, "/v1/ledger?limit=3&cursor="+*page.NextCursor).Data...) {
 		seen = append(seen, fmt.Sprint(m.EntryID, " ", m.Kind, " ", m.Amount, " ", m.Currency, " ", m.BalanceAfter, " ", *m.SourceID))
 	}
-	if want := []string{"a4 usage -0.5 JPY 499.5 pay_cus_alice", "a3 top_up 500 JPY 500 pay_cus_alice",
-		"a2 top_up 0.000000000001 USD 999999999999.999999999001 pay_cus_alice", "a1 top_up 999999999999.999999999 USD 999999999999.999999999 pay_cus_alice"}; !slices.Equal(seen, want) {
+	if want := []string{"a4 usage -0.5 JPY 499.5 pi_cus_alice", "a3 top_up 500 JPY 500 pi_cus_alice",
+		"a2 top_up 0.000000000001 USD 999999999999.999999999001 pi_cus_alice", "a1 top_up 999999999999.999999999 USD 999999999999.999999999 pi_cus_alice"}; !slices.Equal(seen, want) {
 		t.Errorf("%q", seen)
 	}
 	stranger := get[store.Page[ledger.Movement]](alice, "/v1/ledger?limit=1") // its cursor is a number of the journal
@@ -190,7 +190,7 @@ func TestTheLedgerCommands(t *testing.T) {
 	if got := s.command("ledger", "show", "--payment", "pay_cus_bob", "--json"); strings.Count(got, "entry_id") != 1+strings.Count(got, "reverses_entry_id") || !strings.Contains(got, `"amount":"500"`) {
 		t.Errorf("%s", got)
 	}
-	if rows, err := csv.NewReader(strings.NewReader(s.command("ledger", "export", "--format", "csv"))).ReadAll(); err != nil || len(rows) != 7 || rows[6][8] != "5.00" || rows[5][9] != "-5" || rows[1][15] != "'=of cus_alice" {
+	if rows, err := csv.NewReader(strings.NewReader(s.command("ledger", "export", "--format", "csv"))).ReadAll(); err != nil || len(rows) != 7 || rows[6][9] != "5.00" || rows[5][10] != "-5" || rows[1][16] != "'=of cus_alice" {
 		t.Errorf("%q (%v)", rows, err)
 	}
 	if got := s.command("ledger", "export", "--format", "json", "--account", "reversal:refund"); strings.Count(got, "\n") != 1 || !strings.HasPrefix(got, `{"entry_id":"a2",`) {

@@ -46,7 +46,7 @@ func (r rules) post(ctx context.Context, tx *store.Tx, o *Operation, p *payment,
 	if err != nil {
 		return err
 	}
-	entry := ledger.Entry{EntryID: o.externalRef, Kind: entryKind(o), CustomerID: o.CustomerID, PaymentID: p.PaymentID, OperationID: o.OperationID, Currency: c,
+	entry := ledger.Entry{EntryID: o.externalRef, Kind: entryKind(o), CustomerID: o.CustomerID, PaymentID: p.PaymentID, SourceID: sourceOf(o, p), OperationID: o.OperationID, Currency: c,
 		CorrelationID: o.OperationID, OccurredAt: tx.Now, Memo: p.Ref,
 		Lines: append([]ledger.Line{{Account: ledger.Credit(o.CustomerID), Amount: amount}}, against...)}
 	if a.Transaction != nil {
@@ -64,7 +64,7 @@ func (r rules) post(ctx context.Context, tx *store.Tx, o *Operation, p *payment,
 		return err
 	}
 	_, err = r.outbox.PublishCaused(ctx, tx, webhook.CreditAdjustmentPosted{CustomerID: o.CustomerID, AdjustmentID: entry.EntryID, Kind: string(entry.Kind),
-		Currency: string(c), Amount: amount.Text(c), BalanceAfter: balance.Text(c), SourceID: sourceOf(o, p)}, o.OperationID)
+		Currency: string(c), Amount: amount.Text(c), BalanceAfter: balance.Text(c), SourceID: entry.SourceID}, o.OperationID)
 	return err
 }
 

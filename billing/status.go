@@ -49,6 +49,16 @@ func customerStatus(q store.Querier, customer string) (CustomerStatus, error) {
 	return Provisioning, nil
 }
 
+// Status tells where a customer stands; nil where billing has nothing to do with
+// it.
+func (s *Service) Status(ctx context.Context, customer string) (*CustomerStatus, error) {
+	status, err := customerStatus(s.DB.Reader(ctx), customer)
+	if err != nil || status == "" {
+		return nil, err
+	}
+	return &status, nil
+}
+
 // CustomerRequest asks for a customer.
 type CustomerRequest struct {
 	CustomerID string `path:"id" json:"-"`

@@ -7,6 +7,7 @@ CREATE TABLE journal_entries (
   kind              TEXT    NOT NULL CHECK (kind <> ''), -- top_up, refund, dispute, usage, correction
   customer_id       TEXT    NOT NULL REFERENCES customers (customer_id),
   payment_id        TEXT,   -- that it is about
+  source_id         TEXT    CHECK (source_id <> ''), -- what the customer is told that it is about
   operation_id      TEXT    UNIQUE REFERENCES partner_operations (operation_id), -- that it is the consequence of
   reverses_entry_id TEXT    UNIQUE REFERENCES journal_entries (entry_id),
   currency          TEXT    NOT NULL CHECK (length(currency) = 3),

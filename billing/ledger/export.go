@@ -12,7 +12,7 @@ import (
 
 // Columns of the two tables.
 var (
-	entryColumns = []string{"entry_id", "line", "kind", "customer_id", "payment_id", "operation_id", "reverses_entry_id", "account", "amount", "amount_raw", "currency",
+	entryColumns = []string{"entry_id", "line", "kind", "customer_id", "payment_id", "source_id", "operation_id", "reverses_entry_id", "account", "amount", "amount_raw", "currency",
 		"balance_after", "correlation_id", "occurred_at", "created_at", "memo"}
 	movementColumns = []string{"entry_id", "kind", "amount", "currency", "balance_after", "source_id", "occurred_at", "created_at"}
 )
@@ -67,7 +67,7 @@ func newTable(w io.Writer, columns []string) (table, error) {
 
 func (t table) entry(e Posted) error {
 	for i, l := range e.Lines {
-		err := t.Write([]string{safe(e.EntryID), strconv.Itoa(i + 1), safe(string(e.Kind)), safe(e.CustomerID), safe(orEmpty(e.PaymentID)), safe(orEmpty(e.OperationID)), safe(orEmpty(e.Reverses)),
+		err := t.Write([]string{safe(e.EntryID), strconv.Itoa(i + 1), safe(string(e.Kind)), safe(e.CustomerID), safe(orEmpty(e.PaymentID)), safe(orEmpty(e.SourceID)), safe(orEmpty(e.OperationID)), safe(orEmpty(e.Reverses)),
 			safe(l.Account), l.Amount, l.Raw, safe(e.Currency), e.BalanceAfter, safe(e.CorrelationID), moment(e.OccurredAt), moment(e.CreatedAt), safe(e.Memo)})
 		if err != nil {
 			return err

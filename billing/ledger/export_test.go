@@ -22,7 +22,7 @@ func TestCSVIsReadAgainAsItWas(t *testing.T) {
 	var want []string
 	for memo, shown := range memos {
 		e := entry(t, fmt.Sprintf("=e%d", len(want)), ledger.Refund, "-1+1", "-0.10", ledger.Refunds)
-		e.Memo, e.PaymentID = memo, "@pay"
+		e.Memo, e.PaymentID, e.SourceID = memo, "@pay", "@source"
 		post(t, db, e)
 		want = append(want, shown)
 	}
@@ -57,7 +57,7 @@ func TestCSVIsReadAgainAsItWas(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows, err = csv.NewReader(strings.NewReader(text.String())).ReadAll()
-	if err != nil || len(rows) != 1+len(want) || column(rows[1], "entry_id") != fmt.Sprint("'=e", len(want)-1) || column(rows[1], "balance_after") != fmt.Sprintf("-%d.%d0", len(want)/10, len(want)%10) || column(rows[1], "source_id") != "'@pay" {
+	if err != nil || len(rows) != 1+len(want) || column(rows[1], "entry_id") != fmt.Sprint("'=e", len(want)-1) || column(rows[1], "balance_after") != fmt.Sprintf("-%d.%d0", len(want)/10, len(want)%10) || column(rows[1], "source_id") != "'@source" {
 		t.Errorf("%q (%v)", rows, err)
 	}
 }

@@ -58,6 +58,7 @@ type Entry struct {
 	Kind          Kind
 	CustomerID    string
 	PaymentID     string // "": not about a payment
+	SourceID      string // what the customer keys its booking by; "": nothing
 	OperationID   string // "": not the consequence of an operation
 	Reverses      string // the entry that it takes back; "": none
 	Currency      money.Currency
@@ -84,9 +85,9 @@ func Post(tx *store.Tx, e Entry) (posted bool, err error) {
 		return false, fmt.Errorf("entry %s: %w", e.EntryID, err)
 	}
 	n, err := tx.Update(`
-		INSERT INTO journal_entries (entry_id, kind, customer_id, payment_id, operation_id, reverses_entry_id, currency, balance_after, correlation_id, occurred_at_ms, created_at_ms, memo)
-		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12) ON CONFLICT (entry_id) DO NOTHING`,
-		e.EntryID, string(e.Kind), e.CustomerID, store.Nullable(e.PaymentID), store.Nullable(e.OperationID), store.Nullable(e.Reverses), string(e.Currency),
+		INSERT INTO journal_entries (entry_id, kind, customer_id, payment_id, source_id, operation_id, reverses_entry_id, currency, balance_after, correlation_id, occurred_at_ms, created_at_ms, memo)
+		VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13) ON CONFLICT (entry_id) DO NOTHING`,
+		e.EntryID, string(e.Kind), e.CustomerID, store.Nullable(e.PaymentID), store.Nullable(e.SourceID), store.Nullable(e.OperationID), store.Nullable(e.Reverses), string(e.Currency),
 		after.Text(e.Currency), e.CorrelationID, e.OccurredAt.UnixMilli(), tx.NowMS(), e.Memo)
 	switch {
 	case err == nil && n == 0:

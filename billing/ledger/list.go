@@ -16,6 +16,7 @@ type Posted struct {
 	Kind          Kind         `json:"kind"`
 	CustomerID    string       `json:"customer_id"`
 	PaymentID     *string      `json:"payment_id"`
+	SourceID      *string      `json:"source_id"` // as the customer is told
 	OperationID   *string      `json:"operation_id"`
 	Reverses      *string      `json:"reverses_entry_id"`
 	Currency      string       `json:"currency"`
@@ -71,7 +72,7 @@ var (
 // query: it sees one state of the file.
 func read(q store.Querier, f Filter, d direction, from int64, entries int) ([]Posted, error) {
 	rows, err := q.Query(`
-		SELECT e.entry_seq, e.entry_id, e.kind, e.customer_id, e.payment_id, e.operation_id, e.reverses_entry_id, e.currency, e.balance_after,
+		SELECT e.entry_seq, e.entry_id, e.kind, e.customer_id, e.payment_id, e.source_id, e.operation_id, e.reverses_entry_id, e.currency, e.balance_after,
 		  e.correlation_id, e.occurred_at_ms, e.created_at_ms, e.memo, l.line_no, l.account, l.amount, l.amount_raw
 		FROM (SELECT * FROM journal_entries WHERE `+d.beyond+f.where()+` ORDER BY entry_seq`+d.order+` LIMIT $2) e
 		LEFT JOIN journal_lines l ON l.entry_id = e.entry_id ORDER BY e.entry_seq`+d.order+`, l.line_no`,
@@ -104,7 +105,7 @@ func scan(r *sql.Rows) (e Posted, l PostedLine, err error) {
 	var occurred, created int64
 	var number sql.NullInt64
 	var account, amount, raw sql.NullString
-	err = r.Scan(&e.seq, &e.EntryID, &e.Kind, &e.CustomerID, &e.PaymentID, &e.OperationID, &e.Reverses, &e.Currency, &e.BalanceAfter,
+	err = r.Scan(&e.seq, &e.EntryID, &e.Kind, &e.CustomerID, &e.PaymentID, &e.SourceID, &e.OperationID, &e.Reverses, &e.Currency, &e.BalanceAfter,
 		&e.CorrelationID, &occurred, &created, &e.Memo, &number, &account, &amount, &raw)
 	e.OccurredAt, e.CreatedAt, e.Lines = store.FromMS(occurred), store.FromMS(created), []PostedLine{}
 	return e, PostedLine{account.String, amount.String, raw.String, number.Int64}, err
@@ -200,7 +201,7 @@ type Movement struct {
 	Amount       string    `json:"amount"` // negative: credit was taken
 	Currency     string    `json:"currency"`
 	BalanceAfter string    `json:"balance_after"`
-	SourceID     *string   `json:"source_id"` // the payment that it is about; null: none
+	SourceID     *string   `json:"source_id"` // what it is about, as the event says; null: nothing
 	OccurredAt   time.Time `json:"occurred_at"`
 	CreatedAt    time.Time `json:"created_at"`
 }
@@ -239,7 +240,7 @@ func (e Posted) movement() (Movement, error) {
 		return Movement{}, err
 	}
 	amount, err := on(Credit(e.CustomerID), lines)
-	return Movement{e.EntryID, e.Kind, amount.Text(money.Currency(e.Currency)), e.Currency, e.BalanceAfter, e.PaymentID, e.OccurredAt, e.CreatedAt}, err
+	return Movement{e.EntryID, e.Kind, amount.Text(money.Currency(e.Currency)), e.Currency, e.BalanceAfter, e.SourceID, e.OccurredAt, e.CreatedAt}, err
 }
 
 // amounts are the entry's lines as they are added up.

@@ -183,7 +183,7 @@ func (r *Record) book(tx *store.Tx) error {
 		memo += ", told late: record " + strconv.FormatInt(r.No, 10)
 	}
 	posted, err := ledger.Post(tx, ledger.Entry{
-		EntryID: r.ID(), Kind: ledger.Usage, CustomerID: r.CustomerID, Currency: r.Currency, CorrelationID: r.ID(), OccurredAt: r.End, Memo: memo,
+		EntryID: r.ID(), Kind: ledger.Usage, CustomerID: r.CustomerID, SourceID: r.ID(), Currency: r.Currency, CorrelationID: r.ID(), OccurredAt: r.End, Memo: memo,
 		Lines: []ledger.Line{{Account: ledger.Credit(r.CustomerID), Amount: r.Cost.Neg()}, {Account: ledger.UsageRevenue, Amount: r.Cost}},
 	})
 	if err == nil && !posted {
