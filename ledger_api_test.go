@@ -140,7 +140,7 @@ func TestTheJournalAsCSV(t *testing.T) {
 	}
 	a := alice.call("GET", "/v1/ledger?format=csv", nil, 200)
 	rows, err := csv.NewReader(strings.NewReader(a.body)).ReadAll()
-	if err != nil || len(rows) != 3 || strings.Join(rows[2][:6], " ") != "'=a1 top_up 25.00 USD 25.00 pay_cus_alice" || rows[1][2] != "-5.00" ||
+	if err != nil || len(rows) != 3 || strings.Join(rows[2][:6], " ") != "'=a1 top_up 25.00 USD 25.00 pi_cus_alice" || rows[1][2] != "-5.00" ||
 		a.header.Get("Content-Disposition") != `attachment; filename="ledger.csv"` || strings.Count(a.body, "\r\n") != 3 {
 		t.Errorf("%v %q (%v)", a.header, a.body, err)
 	}
