@@ -29,20 +29,12 @@ func (db *DB) migrate(ctx context.Context, server bool) error {
 		return err
 	}
 	if !server {
-		lock, lockErr := acquireLock(db.path+".lock", db.BootID)
-		if lockErr == nil {
-			defer lock.release()
-		}
-		// Whoever held the lock may have migrated while this one waited.
-		if applied, err = db.history(ctx, all); err != nil || applied == len(all) {
+		lock, there, err := db.turn(ctx, all, applied)
+		if err != nil || lock == nil {
 			return err
 		}
-		if errors.Is(lockErr, ErrLocked) {
-			return fmt.Errorf("schema is at %d, this program knows %d: restart the server with this version first (%w)", applied, len(all), lockErr)
-		}
-		if lockErr != nil {
-			return lockErr
-		}
+		defer lock.release()
+		applied = there
 	}
 	for _, m := range all[applied:] {
 		if err := db.apply(ctx, m); err != nil {
@@ -50,6 +42,37 @@ func (db *DB) migrate(ctx context.Context, server bool) error {
 		}
 	}
 	return nil
+}
+
+// stillTries is how often a command looks at a schema that does not come forward
+// before it takes whoever holds the file for a server; half a second each.
+const stillTries = 4
+
+// turn waits until this process may migrate, from what is applied then on. Whoever
+// has the lock may be a command that migrates: while the schema comes forward it is
+// one, and it may leave nothing to do: then there is no lock, and no error.
+func (db *DB) turn(ctx context.Context, all []migrations.Migration, before int) (l *lock, applied int, err error) {
+	for still := 0; ; still++ {
+		l, lockErr := acquireLock(db.path+".lock", db.BootID)
+		if applied, err = db.history(ctx, all); err == nil && lockErr == nil && applied < len(all) {
+			return l, applied, nil
+		}
+		if lockErr == nil {
+			err = errors.Join(err, l.release())
+		}
+		if err != nil || applied == len(all) {
+			return nil, applied, err
+		}
+		if !errors.Is(lockErr, ErrLocked) {
+			return nil, applied, lockErr
+		}
+		if applied > before {
+			before, still = applied, 0
+		}
+		if still == stillTries {
+			return nil, applied, fmt.Errorf("schema is at %d, this program knows %d: restart the server with this version first (%w)", applied, len(all), lockErr)
+		}
+	}
 }
 
 // history verifies what ran on this file and returns how many steps that were.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"jpintel/migrations"
 	"jpintel/store"
@@ -224,6 +225,31 @@ func TestFailedMigrationLeavesNothingOfItself(t *testing.T) {
 	}
 	execRaw(t, file, `DROP TABLE webhook_attempts`)
 	storetest.Open(t, path)
+}
+
+// A command that finds another one migrating waits for it, however long it takes:
+// the schema comes forward.
+func TestCommandWaitsForOneThatMigrates(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		all := allMigrations(t)
+		path := filepath.Join(t.TempDir(), "jpintel.db")
+		oldFile(t, path, all[:2])
+		other := lockFile(t, path)
+		go func() {
+			for _, m := range all[2:] {
+				time.Sleep(1200 * time.Millisecond) // more than one look
+				file := raw(t, path)
+				execRaw(t, file, m.SQL)
+				execRaw(t, file, `INSERT INTO schema_migrations VALUES ($1, $2, $3, 0)`, m.Version, m.Name, m.Hash)
+			}
+			other.Close()
+		}()
+		db := open(t, path, store.Options{})
+		if got := applied(t, raw(t, path)); len(got) != len(all) {
+			t.Errorf("ran %v", got)
+		}
+		shut(t, db)
+	})
 }
 
 func TestCommandDoesNotMigrateUnderAServer(t *testing.T) {
