@@ -144,36 +144,39 @@ func (c *apiClient) customer(ctx context.Context, method, path string, body, ans
 }
 
 func (c *apiClient) call(ctx context.Context, method, path string, header http.Header, body, answer any) error {
-	var in io.Reader
+	var in []byte
 	if body != nil {
-		text, err := json.Marshal(body)
-		if err != nil {
+		var err error
+		if in, err = json.Marshal(body); err != nil {
 			return err
 		}
-		in = bytes.NewReader(text)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, c.base+path, in)
-	if err != nil {
+	_, out, err := c.send(ctx, method, path, header, in)
+	if err != nil || answer == nil {
 		return err
+	}
+	return json.Unmarshal(out, answer)
+}
+
+// send makes a call with a body as it is, and returns the answer: one that is no
+// success is an error.
+func (c *apiClient) send(ctx context.Context, method, path string, header http.Header, body []byte) (status int, answer []byte, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, bytes.NewReader(body))
+	if err != nil {
+		return 0, nil, err
 	}
 	req.Header = header
 	req.Header.Set("Content-Type", "application/json")
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
-		return err
+		return 0, nil, err
 	}
 	defer resp.Body.Close()
-	out, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return err
+	answer, err = io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode >= 300 {
+		err = fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, answer)
 	}
-	if resp.StatusCode >= 300 {
-		return fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, out)
-	}
-	if answer == nil {
-		return nil
-	}
-	return json.Unmarshal(out, answer)
+	return resp.StatusCode, answer, err
 }
 
 // demoDelivery is what the demo looks at of a delivery.

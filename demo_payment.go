@@ -1,11 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"fmt"
-	"io"
 	"net/http"
 	"strings"
 	"time"
@@ -69,24 +69,14 @@ func (d *demo) pay(ctx context.Context) error {
 
 // tell delivers an event as Stripe does.
 func (d *demo) tell(ctx context.Context, event string) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, d.client.base+"/v1/billing/webhooks/stripe", strings.NewReader(event))
-	if err != nil {
-		return err
-	}
 	now := time.Now().Unix()
 	mac := hmac.New(sha256.New, []byte(demoStripe))
 	fmt.Fprintf(mac, "%d.%s", now, event)
-	req.Header.Set("Stripe-Signature", fmt.Sprintf("t=%d,v1=%x", now, mac.Sum(nil)))
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return err
+	signature := fmt.Sprintf("t=%d,v1=%x", now, mac.Sum(nil))
+	status, out, err := d.client.send(ctx, http.MethodPost, "/v1/billing/webhooks/stripe", http.Header{"Stripe-Signature": {signature}}, []byte(event))
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("a payment event: %d: %s", status, out)
 	}
-	defer resp.Body.Close()
-	out, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("a payment event: %s: %s", resp.Status, out)
-	}
-	d.say("   Stripe -> %d %s", resp.StatusCode, strings.TrimSpace(string(out)))
+	d.say("   Stripe -> %d %s", status, bytes.TrimSpace(out))
 	return err
 }

@@ -51,7 +51,6 @@ var strayAllowed = []strayUser{
 	{"webhook/mail/smtp.go", "owner mails: it calls the SMTP server that the operator has configured", []string{"net.Dialer", "tls.Client"}},
 	{"billing/modelgate/client.go", "the partner API: it calls the address that the operator has configured", []string{"http.Transport", "net.Dialer"}},
 	{"billing/stripe/list.go", "Stripe's API: it calls Stripe's own address, and in tests one of this machine's", []string{"http.Transport", "net.Dialer"}},
-	{"demo_payment.go", "jpintel demo tells the server that it has started itself of a payment, as Stripe would", []string{"http.DefaultClient"}},
 	{"demo_client.go", "jpintel demo calls the server that it has started itself", []string{"http.DefaultClient"}},
 	{"scripts/", "tools beside the program: they call the servers that they are pointed at", nil},
 }

@@ -91,18 +91,11 @@ func (s *Sweeper) Run(ctx context.Context, tick time.Duration) {
 	if err := s.plan(ctx); err != nil {
 		s.Log.Error("sweeps_not_planned", "error", err)
 	}
-	ticker := time.NewTicker(tick)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	regularly(ctx, tick, func() {
 		if err := s.Step(ctx); err != nil && ctx.Err() == nil {
 			s.Log.Error("sweep_step_failed", "error", err)
 		}
-	}
+	})
 }
 
 // plan sets the first time of what can be done here and has never been planned.

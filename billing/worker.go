@@ -165,30 +165,31 @@ func (w *Worker) wait(ctx context.Context, what func(context.Context, *store.DB)
 
 // probe tries once a minute whether what holds operations is over.
 func (w *Worker) probe(ctx context.Context) {
-	tick := time.NewTicker(probeEvery)
+	regularly(ctx, probeEvery, func() {
+		if err := w.engine.Probe(ctx); err != nil && ctx.Err() == nil {
+			w.engine.Log.Error("operation_probe_failed", "error", err)
+		}
+	})
+}
+
+// regularly does something again and again until ctx ends, first when one interval
+// is over.
+func regularly(ctx context.Context, interval time.Duration, do func()) {
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-		}
-		if err := w.engine.Probe(ctx); err != nil && ctx.Err() == nil {
-			w.engine.Log.Error("operation_probe_failed", "error", err)
+			do()
 		}
 	}
 }
 
 // pollUsage asks, again and again, what customers have used.
 func (w *Worker) pollUsage(ctx context.Context) {
-	tick := time.NewTicker(w.poll)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	regularly(ctx, w.poll, func() {
 		for more := true; more && ctx.Err() == nil; {
 			var err error
 			if more, err = w.usage.turn(ctx); err != nil && ctx.Err() == nil {
@@ -196,7 +197,7 @@ func (w *Worker) pollUsage(ctx context.Context) {
 				break
 			}
 		}
-	}
+	})
 }
 
 // Probe asks the upstream for the partner's wallet, if anything is held, and
